@@ -1,0 +1,122 @@
+// The two ends of a completion queue's ring.
+#pragma once
+
+#include <cstdint>
+
+#include "core/ring/ring_memory.h"
+#include "core/shm/layout.h"
+
+namespace verbena {
+
+constexpr uint64_t CqBytes(uint32_t entries) {
+  return shm::kCqHeadBytes + static_cast<uint64_t>(entries) * sizeof(shm::Cqe);
+}
+
+// The NIC's end.
+class CqProducer {
+ public:
+  CqProducer() = default;
+  CqProducer(RingMemory memory, uint32_t entries) : memory_(memory), entries_(entries) {}
+
+  // Writes one CQE, its valid word last. False: the CQ is overrun (or its consumer index lies), and
+  // nothing was written.
+  bool Push(const shm::Cqe& cqe) {
+    if (producer_index_ - cached_consumer_ >= entries_) {
+      uint32_t claimed = memory_.LoadAcquire(offsetof(shm::CqHead, consumer));
+      // A claim to have polled entries not yet written, or fewer than before, is no progress.
+      if (claimed - cached_consumer_ <= producer_index_ - cached_consumer_) {
+        cached_consumer_ = claimed;
+      }
+      if (producer_index_ - cached_consumer_ >= entries_) return false;
+    }
+    uint64_t offset = Offset(producer_index_);
+    memory_.Write(offset, &cqe, offsetof(shm::Cqe, valid));
+    ++producer_index_;
+    // Release: pairs with the acquire in CqConsumer::Peek.
+    memory_.StoreRelease(offset + offsetof(shm::Cqe, valid), producer_index_);
+    return true;
+  }
+  uint32_t LoadArm() const { return memory_.LoadAcquire(offsetof(shm::CqHead, arm)); }
+
+  // Entries not yet polled, oldest first, copied into `bigger`, indices kept (ibv_resize_cq).
+  // False: they do not fit.
+  bool MoveTo(CqProducer& bigger) {
+    uint32_t claimed = memory_.LoadAcquire(offsetof(shm::CqHead, consumer));
+    if (claimed - cached_consumer_ <= producer_index_ - cached_consumer_) {
+      cached_consumer_ = claimed;
+    }
+    if (producer_index_ - cached_consumer_ > bigger.entries_) return false;
+    bigger.producer_index_ = bigger.cached_consumer_ = cached_consumer_;
+    bigger.memory_.StoreRelease(offsetof(shm::CqHead, consumer), cached_consumer_);
+    bigger.memory_.StoreRelease(offsetof(shm::CqHead, arm), LoadArm());
+    for (uint32_t i = cached_consumer_; i != producer_index_; ++i) {
+      alignas(shm::Cqe) std::byte copy[sizeof(shm::Cqe)];
+      memory_.Read(Offset(i), copy, sizeof(copy));
+      uint64_t to = bigger.Offset(i);
+      bigger.memory_.Write(to, copy, offsetof(shm::Cqe, valid));
+      bigger.memory_.StoreRelease(to + offsetof(shm::Cqe, valid), i + 1);
+    }
+    bigger.producer_index_ = producer_index_;
+    return true;
+  }
+
+  uint32_t producer_index() const { return producer_index_; }
+  uint32_t entries() const { return entries_; }
+
+ private:
+  uint64_t Offset(uint32_t index) const {
+    return shm::kCqHeadBytes + static_cast<uint64_t>(index & (entries_ - 1)) * sizeof(shm::Cqe);
+  }
+
+  RingMemory memory_;
+  uint32_t entries_ = 0;
+  uint32_t producer_index_ = 0;
+  uint32_t cached_consumer_ = 0;
+};
+
+// The client's end. Thread: the CQ's lock.
+class CqConsumer {
+ public:
+  CqConsumer() = default;
+  CqConsumer(RingMemory memory, uint32_t entries) : memory_(memory), entries_(entries) {}
+
+  // The oldest entry, or nullptr. It stays valid until Consume.
+  const shm::Cqe* Peek() {
+    auto* cqe = reinterpret_cast<shm::Cqe*>(memory_.data() + Offset(consumer_index_));
+    // Acquire: pairs with the release in CqProducer::Push.
+    if (cqe->valid.load(std::memory_order_acquire) != consumer_index_ + 1) return nullptr;
+    return cqe;
+  }
+  void Consume() { ++consumer_index_; }
+  // Publishes the polled count; once per poll call.
+  void Publish() { memory_.StoreRelease(offsetof(shm::CqHead, consumer), consumer_index_); }
+
+  // Requests one event. Sequence: store, full fence, and then the caller may poll (layout.h).
+  void Arm(bool solicited_only) {
+    arm_sequence_ += 1;
+    uint32_t word = (arm_sequence_ << shm::kArmSequenceShift) |
+                    (solicited_only ? shm::kArmSolicited : shm::kArmAny);
+    memory_.StoreRelease(offsetof(shm::CqHead, arm), word);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  // Continues on new memory after ibv_resize_cq.
+  void MoveTo(RingMemory memory, uint32_t entries) {
+    memory_ = memory;
+    entries_ = entries;
+  }
+
+  uint32_t consumer_index() const { return consumer_index_; }
+  uint32_t entries() const { return entries_; }
+
+ private:
+  uint64_t Offset(uint32_t index) const {
+    return shm::kCqHeadBytes + static_cast<uint64_t>(index & (entries_ - 1)) * sizeof(shm::Cqe);
+  }
+
+  RingMemory memory_;
+  uint32_t entries_ = 0;
+  uint32_t consumer_index_ = 0;
+  uint32_t arm_sequence_ = 0;
+};
+
+}  // namespace verbena

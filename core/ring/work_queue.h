@@ -1,0 +1,122 @@
+// The two ends of a work queue (SQ, RQ, SRQ). The only index arithmetic in the project stands here
+// and in completion_queue.h: indices are free-running u32, reduced modulo a power of two on use.
+#pragma once
+
+#include <cstdint>
+
+#include "core/ring/ring_memory.h"
+#include "core/shm/layout.h"
+
+namespace verbena {
+
+constexpr uint64_t WorkQueueBytes(uint32_t entries, uint32_t stride_bytes) {
+  return shm::kWorkQueueHeadBytes + static_cast<uint64_t>(entries) * stride_bytes;
+}
+
+// The client's end. Thread: the queue's lock, or its thread domain.
+class WorkQueueProducer {
+ public:
+  WorkQueueProducer() = default;
+  WorkQueueProducer(RingMemory memory, uint32_t entries, uint32_t stride_bytes, uint32_t limit)
+      : memory_(memory), mask_(entries - 1), stride_bytes_(stride_bytes), limit_(limit) {}
+
+  // Address of the next entry to fill, or nullptr when `limit` entries are outstanding. Reserve
+  // first, write, then Publish once per posted list.
+  void* Reserve() {
+    if (producer_index_ - cached_consumer_ >= limit_) {
+      cached_consumer_ = memory_.LoadAcquire(offsetof(shm::WorkQueueHead, consumer));
+      if (producer_index_ - cached_consumer_ >= limit_) return nullptr;
+    }
+    return Entry(producer_index_++);
+  }
+  // Takes back entries reserved and not published (ibv_wr_abort, a bad work request in a list).
+  void Unreserve(uint32_t entries) { producer_index_ -= entries; }
+  void Publish() {
+    // Release: pairs with the acquire in WorkQueueConsumer::Available.
+    memory_.StoreRelease(offsetof(shm::WorkQueueHead, producer), producer_index_);
+  }
+
+  uint32_t producer_index() const { return producer_index_; }
+  uint32_t limit() const { return limit_; }
+  uint32_t stride_bytes() const { return stride_bytes_; }
+  uint32_t ConsumerIndex() const {
+    return memory_.LoadAcquire(offsetof(shm::WorkQueueHead, consumer));
+  }
+  void* Entry(uint32_t index) {
+    return memory_.data() + shm::kWorkQueueHeadBytes +
+           static_cast<uint64_t>(index & mask_) * stride_bytes_;
+  }
+  // After a QP reset both ends start again at zero.
+  void Reset() {
+    producer_index_ = cached_consumer_ = 0;
+    memory_.StoreRelease(offsetof(shm::WorkQueueHead, producer), 0);
+  }
+
+ private:
+  RingMemory memory_;
+  uint32_t mask_ = 0;
+  uint32_t stride_bytes_ = 0;
+  uint32_t limit_ = 0;
+  uint32_t producer_index_ = 0;
+  uint32_t cached_consumer_ = 0;
+};
+
+// The NIC's end. Trust: the published index may be anything; progress is private.
+class WorkQueueConsumer {
+ public:
+  WorkQueueConsumer() = default;
+  WorkQueueConsumer(RingMemory memory, uint32_t entries, uint32_t stride_bytes)
+      : memory_(memory), entries_(entries), stride_bytes_(stride_bytes) {}
+
+  enum class Peek { kEmpty, kReady, kInvalid };  // kInvalid: the client claims more than fits
+
+  // Whether an entry waits. kInvalid is hostile or corrupt memory: the caller quarantines the QP.
+  Peek Available() {
+    if (fetch_index_ != cached_producer_) return Peek::kReady;
+    cached_producer_ = memory_.LoadAcquire(offsetof(shm::WorkQueueHead, producer));
+    uint32_t waiting = cached_producer_ - fetch_index_;
+    uint32_t unreleased = cached_producer_ - release_index_;
+    if (waiting > entries_ || unreleased > entries_) {
+      cached_producer_ = fetch_index_;
+      return Peek::kInvalid;
+    }
+    return waiting == 0 ? Peek::kEmpty : Peek::kReady;
+  }
+  // Copies `bytes` (at most the stride) of the next entry. Precondition: Available() == kReady.
+  void Fetch(void* out, uint32_t bytes) {
+    memory_.Read(Offset(fetch_index_), out, bytes);
+  }
+  void FetchAt(uint32_t offset_bytes, void* out, uint32_t bytes) {
+    memory_.Read(Offset(fetch_index_) + offset_bytes, out, bytes);
+  }
+  void Advance() { ++fetch_index_; }
+  // Lets the client reuse the oldest `entries` fetched slots.
+  void Release(uint32_t entries) {
+    release_index_ += entries;
+    memory_.StoreRelease(offsetof(shm::WorkQueueHead, consumer), release_index_);
+  }
+  void Reset() {
+    fetch_index_ = release_index_ = cached_producer_ = 0;
+    memory_.StoreRelease(offsetof(shm::WorkQueueHead, consumer), 0);
+  }
+
+  uint32_t fetch_index() const { return fetch_index_; }
+  uint32_t release_index() const { return release_index_; }
+  uint32_t entries() const { return entries_; }
+  uint32_t stride_bytes() const { return stride_bytes_; }
+
+ private:
+  uint64_t Offset(uint32_t index) const {
+    return shm::kWorkQueueHeadBytes +
+           static_cast<uint64_t>(index & (entries_ - 1)) * stride_bytes_;
+  }
+
+  RingMemory memory_;
+  uint32_t entries_ = 0;
+  uint32_t stride_bytes_ = 0;
+  uint32_t fetch_index_ = 0;
+  uint32_t release_index_ = 0;
+  uint32_t cached_producer_ = 0;
+};
+
+}  // namespace verbena

@@ -1,0 +1,19 @@
+#include "core/shm/command.h"
+
+namespace verbena::shm {
+
+const char* CommandOpName(CommandOp op) {
+  static constexpr const char* kNames[] = {
+      "NOP",         "QUERY_DEVICE", "QUERY_PORT",     "QUERY_GID_TABLE", "QUERY_PKEY",
+      "ALLOC_PD",    "DEALLOC_PD",   "REG_MR",         "DEREG_MR",        "CREATE_CHANNEL",
+      "DESTROY_CHANNEL", "CREATE_CQ", "RESIZE_CQ",     "DESTROY_CQ",      "CREATE_SRQ",
+      "MODIFY_SRQ",  "QUERY_SRQ",    "DESTROY_SRQ",    "CREATE_QP",       "MODIFY_QP",
+      "QUERY_QP",    "DESTROY_QP",   "CREATE_AH",      "DESTROY_AH",      "ATTACH_MCAST",
+      "DETACH_MCAST",
+  };
+  static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<size_t>(CommandOp::kCount));
+  auto i = static_cast<size_t>(op);
+  return i < static_cast<size_t>(CommandOp::kCount) ? kNames[i] : "UNKNOWN";
+}
+
+}  // namespace verbena::shm

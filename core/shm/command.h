@@ -1,0 +1,309 @@
+// The command queue: control verbs as commands in shared memory, with opcodes and completions, as on
+// a NIC (mlx5's command interface, EFA's admin queue). File descriptors travel on the attach socket.
+//
+// A session has kCommandSlots slots. To issue: claim a free slot, write `request`, store
+// slot.submitted = n (release; n grows by one for each use of the slot, from 1), ring doorbell number
+// = slot index (slots own leaf word 0), then wait until completion.done == n (the word is a futex
+// the daemon wakes). Slots complete in any order.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/shm/layout.h"
+
+namespace verbena::shm {
+
+inline constexpr uint32_t kCommandSlots = 64;  // exactly one doorbell leaf word
+inline constexpr uint32_t kCommandPayloadBytes = 480;
+
+enum class CommandOp : uint32_t {
+  kNop = 0,
+  kQueryDevice,
+  kQueryPort,
+  kQueryGidTable,
+  kQueryPkey,
+  kAllocPd,
+  kDeallocPd,
+  kRegMr,
+  kDeregMr,
+  kCreateChannel,
+  kDestroyChannel,
+  kCreateCq,
+  kResizeCq,
+  kDestroyCq,
+  kCreateSrq,
+  kModifySrq,
+  kQuerySrq,
+  kDestroySrq,
+  kCreateQp,
+  kModifyQp,
+  kQueryQp,
+  kDestroyQp,
+  kCreateAh,
+  kDestroyAh,
+  kAttachMcast,
+  kDetachMcast,
+  kCount,
+};
+const char* CommandOpName(CommandOp op);
+
+struct CommandRequest {
+  uint32_t op;  // CommandOp
+  uint32_t payload_bytes;
+  uint64_t reserved;
+  alignas(8) uint8_t payload[kCommandPayloadBytes];
+};
+
+struct CommandCompletion {
+  std::atomic<uint32_t> done;  // [nic] slot.submitted of the finished command; futex word
+  int32_t error;               // 0 or a positive errno, as verbs return them
+  uint32_t payload_bytes;
+  uint32_t detail;             // VendorErr-like code that says which rule refused; 0 if none
+  alignas(8) uint8_t payload[kCommandPayloadBytes];
+};
+
+struct CommandSlot {
+  alignas(64) std::atomic<uint32_t> submitted;  // [client]
+  alignas(64) CommandRequest request;           // [client]
+  alignas(64) CommandCompletion completion;     // [nic]
+};
+
+// First arena of every session: doorbells, then the command queue.
+struct ControlArea {
+  DoorbellPage doorbells;
+  alignas(4096) CommandSlot slots[kCommandSlots];
+};
+
+// ---------------------------------------------------------------------------------------------
+// Payloads. A handle is an index into the session's table of that kind plus a generation: a stale
+// handle is refused (EINVAL), never taken for a new object. 0 is "none".
+
+using Handle = uint32_t;
+
+// Where a queue lives: `arena` is an id the client maps once (see attach.h), offset and bytes of it.
+struct QueuePlace {
+  uint32_t arena;
+  uint32_t stride_bytes;
+  uint64_t offset;
+  uint64_t bytes;
+  uint32_t entries;   // power of two
+  uint32_t doorbell;  // number to ring; 0 if the queue has none
+};
+
+struct HandleRequest {
+  Handle handle;
+  uint32_t reserved;
+};
+struct HandleReply {
+  Handle handle;
+  uint32_t reserved;
+};
+
+struct QueryDeviceReply {
+  uint8_t fw_ver[64];
+  uint64_t node_guid;       // big-endian, as the verb returns it
+  uint64_t sys_image_guid;  // big-endian
+  uint64_t max_mr_size;
+  uint64_t page_size_cap;
+  uint32_t vendor_id, vendor_part_id, hw_ver;
+  uint32_t max_qp, max_qp_wr, device_cap_flags;
+  uint32_t max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd;
+  uint32_t max_qp_rd_atom, max_res_rd_atom, max_qp_init_rd_atom;
+  uint32_t atomic_cap;
+  uint32_t max_mw, max_mcast_grp, max_mcast_qp_attach, max_total_mcast_qp_attach;
+  uint32_t max_ah, max_srq, max_srq_wr, max_srq_sge;
+  uint32_t max_pkeys, local_ca_ack_delay, phys_port_cnt;
+  uint32_t max_inline_bytes;
+  uint32_t num_comp_vectors;
+  uint64_t completion_timestamp_mask, hca_core_clock_khz;
+  uint64_t device_cap_flags_ex;
+};
+
+struct PortRequest {
+  uint32_t port;   // 1-based
+  uint32_t index;  // P_Key index, or first GID index
+};
+struct QueryPortReply {
+  uint32_t state, max_mtu, active_mtu;  // enum ibv_port_state, enum ibv_mtu
+  uint32_t gid_tbl_len, port_cap_flags, port_cap_flags2, max_msg_sz;
+  uint32_t bad_pkey_cntr, qkey_viol_cntr, pkey_tbl_len;
+  uint32_t lid, sm_lid;
+  uint32_t lmc, max_vl_num, sm_sl, subnet_timeout, init_type_reply;
+  uint32_t active_width, active_speed, phys_state, link_layer, flags;
+};
+struct GidEntry {
+  uint8_t raw[16];
+  uint32_t index;
+  uint32_t type;     // enum ibv_gid_type: 2 = RoCE v2
+  uint32_t ifindex;  // of the network interface, 0 if none
+  uint32_t reserved;
+};
+inline constexpr uint32_t kGidEntriesPerReply = 14;
+struct QueryGidTableReply {
+  uint32_t count;       // valid (non-empty) entries in this reply, from PortRequest.index upwards
+  uint32_t next_index;  // ask again from here; 0 when complete
+  GidEntry entries[kGidEntriesPerReply];
+};
+struct QueryPkeyReply {
+  uint32_t pkey;  // host order
+  uint32_t reserved;
+};
+
+struct RegMrRequest {
+  Handle pd;
+  uint32_t access;
+  uint64_t addr;    // in the calling process
+  uint64_t length;
+  uint64_t iova;    // address by which work requests name the first byte
+  uint32_t flags;
+  uint32_t reserved;
+};
+struct RegMrReply {
+  Handle mr;
+  uint32_t lkey;
+  uint32_t rkey;
+  uint32_t reserved;
+};
+
+// The channel's fd arrives on the attach socket (kFdChannel, id = handle) before the completion.
+struct CreateCqRequest {
+  Handle channel;  // 0: none
+  uint32_t comp_vector;
+  uint32_t entries;
+  uint32_t flags;
+  uint64_t cookie;  // returned in channel events, so that the shim finds its ibv_cq
+};
+struct CreateCqReply {
+  Handle cq;
+  uint32_t reserved;
+  QueuePlace place;
+};
+struct ResizeCqRequest {
+  Handle cq;
+  uint32_t entries;
+};
+
+struct CreateSrqRequest {
+  Handle pd;
+  uint32_t max_wr, max_sge, srq_limit;
+  uint64_t cookie;
+};
+struct CreateSrqReply {
+  Handle srq;
+  uint32_t srqn;
+  uint32_t max_wr, max_sge;
+  QueuePlace place;
+};
+inline constexpr uint32_t kSrqMaxWr = 1u << 0;  // enum ibv_srq_attr_mask
+inline constexpr uint32_t kSrqLimit = 1u << 1;
+struct ModifySrqRequest {
+  Handle srq;
+  uint32_t mask;
+  uint32_t max_wr, srq_limit;
+};
+struct ModifySrqReply {  // place.bytes == 0: unchanged
+  uint32_t max_wr;
+  uint32_t reserved;
+  QueuePlace place;
+};
+struct QuerySrqReply {
+  uint32_t max_wr, max_sge, srq_limit, reserved;
+};
+
+struct CreateQpRequest {
+  Handle pd, send_cq, recv_cq, srq;
+  uint32_t service;  // Service
+  uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_bytes;
+  uint32_t sq_sig_all;
+  uint32_t create_flags;
+  uint64_t cookie;
+};
+struct CreateQpReply {
+  Handle qp;
+  uint32_t qpn;
+  uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_bytes, reserved;
+  QueuePlace sq;
+  QueuePlace rq;  // bytes == 0 with an SRQ
+};
+
+// Address vector, as struct ibv_ah_attr.
+struct AhAttr {
+  uint8_t dgid[16];
+  uint32_t flow_label;
+  uint8_t sgid_index, hop_limit, traffic_class, is_global;
+  uint16_t dlid;
+  uint8_t sl, src_path_bits, static_rate, port_num;
+  uint16_t reserved;
+};
+
+// As struct ibv_qp_attr.
+struct QpAttr {
+  uint32_t qp_state, cur_qp_state, path_mtu, path_mig_state;
+  uint32_t qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags;
+  uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_bytes;
+  AhAttr ah_attr, alt_ah_attr;
+  uint16_t pkey_index, alt_pkey_index;
+  uint8_t en_sqd_async_notify, sq_draining, max_rd_atomic, max_dest_rd_atomic;
+  uint8_t min_rnr_timer, port_num, timeout, retry_cnt;
+  uint8_t rnr_retry, alt_port_num, alt_timeout, reserved0;
+  uint32_t rate_limit;
+};
+// Bits of ModifyQpRequest.mask. Values equal enum ibv_qp_attr_mask.
+namespace qp_mask {
+inline constexpr uint32_t kState = 1u << 0;
+inline constexpr uint32_t kCurState = 1u << 1;
+inline constexpr uint32_t kEnSqdAsyncNotify = 1u << 2;
+inline constexpr uint32_t kAccessFlags = 1u << 3;
+inline constexpr uint32_t kPkeyIndex = 1u << 4;
+inline constexpr uint32_t kPort = 1u << 5;
+inline constexpr uint32_t kQkey = 1u << 6;
+inline constexpr uint32_t kAv = 1u << 7;
+inline constexpr uint32_t kPathMtu = 1u << 8;
+inline constexpr uint32_t kTimeout = 1u << 9;
+inline constexpr uint32_t kRetryCnt = 1u << 10;
+inline constexpr uint32_t kRnrRetry = 1u << 11;
+inline constexpr uint32_t kRqPsn = 1u << 12;
+inline constexpr uint32_t kMaxQpRdAtomic = 1u << 13;
+inline constexpr uint32_t kAltPath = 1u << 14;
+inline constexpr uint32_t kMinRnrTimer = 1u << 15;
+inline constexpr uint32_t kSqPsn = 1u << 16;
+inline constexpr uint32_t kMaxDestRdAtomic = 1u << 17;
+inline constexpr uint32_t kPathMigState = 1u << 18;
+inline constexpr uint32_t kCap = 1u << 19;
+inline constexpr uint32_t kDestQpn = 1u << 20;
+inline constexpr uint32_t kRateLimit = 1u << 25;
+}  // namespace qp_mask
+
+struct ModifyQpRequest {
+  Handle qp;
+  uint32_t mask;
+  QpAttr attr;
+};
+struct ModifyQpReply {
+  uint32_t state;  // QpState afterwards
+  uint32_t reserved;
+};
+struct QueryQpReply {
+  QpAttr attr;  // qp_state is the state now
+};
+
+struct CreateAhRequest {
+  Handle pd;
+  uint32_t reserved;
+  AhAttr attr;
+};
+
+struct McastRequest {
+  Handle qp;
+  uint32_t lid;
+  uint8_t gid[16];
+};
+
+static_assert(sizeof(QueryDeviceReply) <= kCommandPayloadBytes);
+static_assert(sizeof(QueryGidTableReply) <= kCommandPayloadBytes);
+static_assert(sizeof(ModifyQpRequest) <= kCommandPayloadBytes);
+static_assert(sizeof(CreateQpReply) <= kCommandPayloadBytes);
+
+}  // namespace verbena::shm

@@ -1,0 +1,108 @@
+// The software NIC without threads, sockets or clocks: all NICs of one instance, their objects, and
+// the fabric among them. Commands, doorbells, DMA results and time go in; the services get the rest.
+//
+// Thread: one shard drives it; nothing here locks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/instant.h"
+#include "core/base/types.h"
+#include "core/shm/attach.h"
+#include "core/shm/command.h"
+#include "softnic/device/services.h"
+
+namespace verbena::softnic {
+
+// Limits as advertised and enforced, per NIC.
+struct DeviceLimits {
+  uint32_t max_qp = 65'536;
+  uint32_t max_qp_wr = 32'768;
+  uint32_t max_sge = shm::kMaxSge;
+  uint32_t max_sge_rd = shm::kMaxSge;
+  uint32_t max_inline_bytes = 512;
+  uint32_t max_cq = 65'536;
+  uint32_t max_cqe = 1u << 20;
+  uint32_t max_mr = 524'288;
+  uint32_t max_pd = 65'536;
+  uint32_t max_ah = 65'536;
+  uint32_t max_srq = 32'768;
+  uint32_t max_srq_wr = 32'768;
+  uint32_t max_srq_sge = 27;
+  uint32_t max_qp_rd_atom = 128;
+  uint32_t max_mcast_grp = 8'192;
+  uint32_t max_mcast_qp_attach = 1'024;
+  uint32_t max_message_bytes = 0x4000'0000;  // 1 GiB, as hardware; programs use more than rxe's 8 MiB
+  uint32_t comp_vectors = 2;
+};
+
+struct NicConfig {
+  std::string name;       // "verbena0"
+  uint32_t ipv4 = 0;      // host order; GID 1 is its IPv4-mapped form
+  uint8_t mac[6] = {};    // GID 0 (link-local) and the GUIDs derive from it
+  uint32_t mtu_bytes = 4096;  // active_mtu
+};
+
+struct DeviceConfig {
+  std::vector<NicConfig> nics;
+  DeviceLimits limits;
+};
+
+// One row per object for `verbena show`. `fields` in display order.
+struct ShowRow {
+  std::vector<std::pair<std::string, std::string>> fields;
+};
+enum class ShowKind { kCommand, kSession, kPd, kMr, kCq, kQp, kSrq, kAh, kChannel };
+
+struct DeviceStats {
+  uint64_t sessions = 0, pds = 0, mrs = 0, cqs = 0, qps = 0, srqs = 0, ahs = 0, channels = 0;
+  uint64_t send_wqes = 0, pdus = 0, payload_bytes = 0, commands = 0, hostile_acts = 0;
+};
+
+class Device {
+ public:
+  Device(DeviceConfig config, DmaEngine* dma);
+  ~Device();
+
+  // --- NICs -------------------------------------------------------------------------------------
+  void AddNic(const NicConfig& nic);
+  std::vector<shm::NicInfo> ListNics() const;
+
+  // --- sessions ---------------------------------------------------------------------------------
+  // `services` outlives the session (until CloseSession's fences are done: SessionIsGone).
+  SessionId OpenSession(uint32_t nic, std::string program, int pid, SessionServices* services);
+  // Destroys everything the session owns. Peers see silence, and so retry-exceeded.
+  void CloseSession(Instant now, SessionId session);
+  bool SessionIsGone(SessionId session) const;  // no DMA in flight touches it any more
+
+  // --- inputs -----------------------------------------------------------------------------------
+  // `request` is the daemon's own copy. Completion may come later (through CompleteCommand).
+  void OnCommand(Instant now, SessionId session, uint32_t slot, uint32_t submitted,
+                 const shm::CommandRequest& request);
+  void OnDoorbell(Instant now, SessionId session, uint32_t doorbell);
+  void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
+                 uint64_t atomic_original);
+  void OnDmaFence(Instant now, uint64_t cookie);
+  void OnTimeout(Instant now);
+  // Sends events that did not fit their fd before.
+  void FlushEvents();
+
+  // --- progress ---------------------------------------------------------------------------------
+  // Runs ready QPs, at most `max_pdus` PDUs, round-robin so that no QP or client starves others.
+  // True if work is left.
+  bool Run(Instant now, uint32_t max_pdus);
+  Instant PollTimeout() const;
+
+  // --- sight ------------------------------------------------------------------------------------
+  std::vector<ShowRow> Show(ShowKind kind) const;
+  DeviceStats Stats() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace verbena::softnic

@@ -1,0 +1,63 @@
+// What the device asks of the process around it: queue memory, fds, DMA. The daemon implements these
+// with memfds, sockets and process_vm_*; tests and the simulator in plain memory.
+#pragma once
+
+#include <cstdint>
+
+#include "core/ring/ring_memory.h"
+#include "core/shm/attach.h"
+#include "core/shm/command.h"
+#include "transport/qp_transport.h"
+
+namespace verbena::softnic {
+
+using SessionId = uint32_t;  // never reused within a daemon's life; 0 is none
+
+// Memory for one queue, zeroed and really backed (no later SIGBUS).
+struct QueueMemory {
+  RingMemory memory;
+  uint32_t arena = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+// One client's side of the device. Thread: the shard.
+class SessionServices {
+ public:
+  virtual ~SessionServices() = default;
+  // 0 or errno (ENOMEM). A new arena's fd is on its way to the client when this returns.
+  virtual int AllocateQueue(uint64_t bytes, QueueMemory* out) = 0;
+  virtual void FreeQueue(const QueueMemory& queue) = 0;
+  // 0 or errno (EMFILE, ENOMEM). The read end is on its way to the client when this returns.
+  virtual int OpenChannel(shm::Handle channel) = 0;
+  virtual void CloseChannel(shm::Handle channel) = 0;
+  // False: the fd is full; the device keeps the event and calls again from FlushEvents().
+  virtual bool SendChannelEvent(shm::Handle channel, const shm::ChannelEvent& event) = 0;
+  virtual bool SendAsyncEvent(const shm::AsyncEventMessage& event) = 0;
+  // Finishes the command in `slot` and wakes its waiter.
+  virtual void CompleteCommand(uint32_t slot, uint32_t submitted, int error, const void* payload,
+                               uint32_t payload_bytes, uint32_t detail) = 0;
+};
+
+// Carries out movements of payload. Thread: the shard.
+class DmaEngine {
+ public:
+  virtual ~DmaEngine() = default;
+  // A region of the session's process becomes reachable. 0, or EFAULT, ENOMEM, EOPNOTSUPP (no
+  // backend can reach this client's memory).
+  virtual int AddRegion(SessionId session, uint64_t addr, uint64_t length, uint32_t access,
+                        transport::MemoryId* out) = 0;
+  virtual void RemoveRegion(transport::MemoryId region) = 0;
+  // Name of the region's backend for `verbena show mr`: "process", "mapped", "assisted".
+  virtual const char* BackendName(transport::MemoryId region) const = 0;
+
+  // Copies what it needs from `request`; the result comes through Device::OnDmaDone(cookie, …),
+  // never from inside Submit. Submissions that share a `stream` are carried out and reported in
+  // order.
+  virtual void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) = 0;
+  // Reports Device::OnDmaFence(cookie) once every request submitted before that touches `session`
+  // is done. Never from inside the call.
+  virtual void Fence(SessionId session, uint64_t cookie) = 0;
+};
+
+}  // namespace verbena::softnic

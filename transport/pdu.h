@@ -1,0 +1,130 @@
+// Protocol data units as the roles exchange them: header fields unserialised, payload by reference.
+//
+// On the wire a PDU is one packet. On the local port one PDU may carry a whole message: it is an ONLY
+// PDU whose psn_count is the number of path-MTU packets it stands for, so both forms consume the same
+// PSNs and run the same responder rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/psn.h"
+#include "core/base/types.h"
+
+namespace verbena::transport {
+
+// Operation part (low five bits) of the BTH opcode; the service is the top three.
+// Spec: IBTA 9.2.1, table of OpCodes.
+enum class Opcode : uint8_t {
+  kSendFirst = 0x00,
+  kSendMiddle = 0x01,
+  kSendLast = 0x02,
+  kSendLastWithImm = 0x03,
+  kSendOnly = 0x04,
+  kSendOnlyWithImm = 0x05,
+  kWriteFirst = 0x06,
+  kWriteMiddle = 0x07,
+  kWriteLast = 0x08,
+  kWriteLastWithImm = 0x09,
+  kWriteOnly = 0x0a,
+  kWriteOnlyWithImm = 0x0b,
+  kReadRequest = 0x0c,
+  kReadResponseFirst = 0x0d,
+  kReadResponseMiddle = 0x0e,
+  kReadResponseLast = 0x0f,
+  kReadResponseOnly = 0x10,
+  kAcknowledge = 0x11,
+  kAtomicAcknowledge = 0x12,
+  kCompareSwap = 0x13,
+  kFetchAdd = 0x14,
+  kSendLastWithInvalidate = 0x16,
+  kSendOnlyWithInvalidate = 0x17,
+};
+
+// AETH syndrome classes and NAK codes.  Spec: IBTA 9.7.5.2.
+enum class AckType : uint8_t { kAck, kRnrNak, kNak };
+enum class NakCode : uint8_t {
+  kPsnSequenceError = 0,
+  kInvalidRequest = 1,
+  kRemoteAccessError = 2,
+  kRemoteOperationalError = 3,
+  kInvalidRdRequest = 4,
+};
+
+// Where bytes of client memory are. `memory` names a region known to softnic/dma (or to a test's
+// model memory); addr is an address in the process that owns the region.
+using MemoryId = uint32_t;
+struct DmaSegment {
+  MemoryId memory = 0;
+  uint32_t length = 0;
+  uint64_t addr = 0;
+};
+
+// `length` bytes: either at `bytes` (inline data, packet data), or within a segment list, starting
+// `offset` bytes into its concatenation. Pointers are good until the next input to the QP that
+// produced the PDU.
+struct Payload {
+  uint32_t length = 0;
+  uint16_t segment_count = 0;
+  const std::byte* bytes = nullptr;
+  const DmaSegment* segments = nullptr;
+  uint64_t offset = 0;
+};
+
+// The way to a peer: what an address vector resolves to.
+struct Path {
+  Gid sgid;
+  Gid dgid;
+  uint32_t flow_label = 0;
+  uint8_t traffic_class = 0;
+  uint8_t hop_limit = 0;
+  uint8_t sl = 0;
+  uint8_t sgid_index = 0;
+};
+
+struct Pdu {
+  Service service = Service::kRc;
+  Opcode opcode = Opcode::kSendOnly;
+  bool ack_request = false;
+  bool solicited = false;
+  PKey pkey;
+  Qpn src_qpn;  // known to the local port and in DETH; not on the wire of connected services
+  Qpn dest_qpn;
+  Psn psn;
+  PsnCount psn_count{1};
+  const Path* path = nullptr;
+
+  // RETH, or AtomicETH
+  uint64_t remote_addr = 0;
+  RKey rkey;
+  uint32_t dma_length = 0;
+  uint64_t compare = 0;
+  uint64_t swap_or_add = 0;
+
+  // AETH, AtomicAckETH
+  AckType ack_type = AckType::kAck;
+  NakCode nak_code = NakCode::kPsnSequenceError;
+  uint8_t rnr_timer_code = 0;
+  uint8_t credits = 31;  // 31: end-to-end flow control not in use, IBTA 9.7.7.2
+  Msn msn;
+  uint64_t atomic_original = 0;
+
+  // DETH, ImmDt or IETH
+  QKey qkey;
+  uint32_t imm_or_rkey = 0;
+
+  Payload payload;
+};
+
+// The opcode table as data: what each opcode carries and where it stands in a message.
+struct OpcodeInfo {
+  const char* name;
+  bool is_request, is_send, is_write, is_read_response, is_atomic;
+  bool is_first, is_middle, is_last;  // an ONLY is first and last
+  bool has_reth, has_atomic_eth, has_aeth, has_imm, has_ieth;
+  uint8_t services;  // bit 1 << Service
+};
+// nullptr for values that are no opcode.
+const OpcodeInfo* LookUpOpcode(Opcode opcode);
+
+}  // namespace verbena::transport

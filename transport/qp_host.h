@@ -1,0 +1,64 @@
+// What a QP's roles ask of the device that hosts them: work requests, memory keys, address handles.
+// The device implements it over shared-memory rings and its tables, tests over plain containers.
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/types.h"
+#include "core/shm/attach.h"
+#include "core/shm/layout.h"
+#include "transport/pdu.h"
+
+namespace verbena::transport {
+
+enum class FetchResult : uint8_t {
+  kEmpty,
+  kOk,
+  kInvalid,  // the queue's memory lies: IBV_EVENT_QP_FATAL
+};
+
+// A send WQE copied once from the ring, with its body.
+struct SendWork {
+  shm::SendWqe wqe;
+  union {
+    shm::Sge sge[shm::kMaxSge];
+    std::byte inline_data[shm::kMaxInlineBytes];
+  };
+};
+struct RecvWork {
+  uint64_t wr_id;
+  uint32_t num_sge;
+  shm::Sge sge[shm::kMaxSge];
+};
+
+// Outcome of a key check. kNone: granted. The rest say which rule refused, and become vendor_err.
+using KeyFault = shm::VendorErr;
+
+class QpHost {
+ public:
+  virtual ~QpHost() = default;
+
+  // Takes the next posted WQE out of the SQ. The counts in it (num_sge, inline_bytes) are already
+  // checked against the QP's limits: kInvalid otherwise.
+  virtual FetchResult FetchSend(SendWork& out) = 0;
+  // Likewise from the RQ, or from the SRQ (which may raise its limit event).
+  virtual FetchResult FetchRecv(RecvWork& out) = 0;
+  // Gives `wqes` fetched slots back to the client, oldest first: called as work completes.
+  virtual void ReleaseSend(uint32_t wqes) = 0;
+  virtual void ReleaseRecv(uint32_t wqes) = 0;
+
+  // Resolves an SGE list to segments: one per SGE of non-zero length. `access_needed` is
+  // access::kLocalWrite for receive buffers, READ and atomic results, 0 for reading.
+  // Writes at most num_sge segments.  Spec: IBTA 10.6.3 (lkey, bounds, PD, access).
+  virtual KeyFault ResolveLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t access_needed,
+                                DmaSegment* out, uint16_t* out_count) = 0;
+  // Resolves a remote request's range. Not called for zero-length requests (IBTA C9-88).
+  virtual KeyFault ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
+                                 DmaSegment* out) = 0;
+  // SEND with invalidate, and LOCAL_INV.
+  virtual KeyFault Invalidate(RKey rkey) = 0;
+  // UD: the path an address handle stands for; checks its PD. False: no such AH, or another PD's.
+  virtual bool ResolveAh(uint32_t ah, Path* out) = 0;
+};
+
+}  // namespace verbena::transport

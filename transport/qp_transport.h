@@ -1,0 +1,127 @@
+// One queue pair's transport: requester, completer and responder of one service behind the sans-IO
+// shape. Same inputs, same outputs, byte for byte. No clock, socket, thread or log.
+//
+// Drive it so: after every input drain PollResponse, PollDma, PollCompletion and PollEvent; call
+// PollRequest when the QP's turn to send comes; call OnTimeout when PollTimeout() is due (calling it
+// early is a no-op).
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/instant.h"
+#include "core/base/types.h"
+#include "core/shm/command.h"
+#include "core/shm/layout.h"
+#include "transport/pdu.h"
+#include "transport/qp_host.h"
+
+namespace verbena::transport {
+
+// Identifies one outstanding DMA request of one QP; the QP's business only.
+using DmaToken = uint32_t;
+
+// A movement of payload the role wants done. Requests of one QP are carried out in the order polled,
+// and their results come back in that order. Pointers are good until the next input to the QP; who
+// carries it out copies what it needs.
+struct DmaRequest {
+  enum class Kind : uint8_t { kCopy, kCompareSwap, kFetchAdd };
+  Kind kind = Kind::kCopy;
+  DmaToken token = 0;
+  uint32_t prefix_bytes = 0;  // UD: 40 bytes of GRH before the payload
+  std::byte prefix[40];
+  Payload source;             // kCopy: source.length bytes
+  const DmaSegment* destination = nullptr;
+  uint16_t destination_count = 0;
+  uint64_t destination_offset = 0;  // into the concatenation of `destination`
+  uint64_t compare = 0;       // atomics: one aligned 8-byte word at destination
+  uint64_t swap_or_add = 0;
+};
+enum class DmaStatus : uint8_t {
+  kOk,
+  kSourceFault,       // the PDU's payload could not be read: as if the PDU had never come
+  kDestinationFault,  // the QP's own memory could not be written (or read, for atomics)
+};
+struct DmaResult {
+  DmaToken token = 0;
+  DmaStatus status = DmaStatus::kOk;
+  uint64_t atomic_original = 0;
+};
+
+// A completion for one of the QP's CQs. cqe.valid is left alone; the device fills timestamp_ns and
+// qp_handle.
+struct Completion {
+  shm::Cqe cqe;
+  bool is_send = false;
+  bool solicited = false;  // counts for ibv_req_notify_cq(solicited_only)
+};
+
+struct QpConfig {
+  Service service = Service::kRc;
+  Qpn qpn;
+  bool sq_sig_all = false;
+  bool has_srq = false;
+  uint32_t max_send_wr = 0;
+  uint32_t max_recv_wr = 0;
+  uint32_t max_send_sge = 0;
+  uint32_t max_recv_sge = 0;
+  uint32_t max_inline_bytes = 0;
+  uint32_t max_message_bytes = 0x4000'0000;  // port's max_msg_sz
+  uint32_t max_rd_atomic = 0;                // device limits for the two attributes
+  uint32_t max_dest_rd_atomic = 0;
+  // Most payload bytes one PDU may carry: 0 = path MTU (packets), else whole messages up to this.
+  uint32_t max_pdu_bytes = 0;
+};
+
+// Outcome of Modify: 0 or a positive errno (EINVAL as ibv_modify_qp(3)).
+struct ModifyResult {
+  int error = 0;
+};
+
+// Counters, named as Linux names them.
+struct QpCounters {
+  uint64_t duplicate_request = 0;
+  uint64_t out_of_seq_request = 0;
+  uint64_t rcvd_seq_err = 0;
+  uint64_t rcvd_rnr_err = 0;
+  uint64_t send_rnr_err = 0;
+  uint64_t retry_exceeded_err = 0;
+  uint64_t retry_rnr_exceeded_err = 0;
+};
+
+class QpTransport {
+ public:
+  virtual ~QpTransport() = default;
+
+  // --- inputs -----------------------------------------------------------------------------------
+  virtual void OnDoorbell(Instant now) = 0;              // the SQ holds WQEs not fetched yet
+  virtual void OnPdu(Instant now, const Pdu& pdu) = 0;   // P_Key and destination QPN already checked
+  virtual void OnDmaDone(Instant now, const DmaResult& result) = 0;
+  // Payload of a PDU this QP sent could not be read from its own memory. `psn` is the PDU's.
+  virtual void OnSourceFault(Instant now, Opcode opcode, Psn psn) = 0;
+  virtual void OnTimeout(Instant now) = 0;
+  virtual ModifyResult Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) = 0;
+  // Goes to the error state and flushes (CQ overrun, hostile ring, dead device).
+  virtual void Fail(Instant now, EventType event) = 0;
+
+  // --- outputs ----------------------------------------------------------------------------------
+  virtual bool PollRequest(Instant now, Pdu& out) = 0;
+  virtual bool PollResponse(Instant now, Pdu& out) = 0;
+  virtual bool PollDma(DmaRequest& out) = 0;
+  // Flush completions are made one at a time as they are polled.
+  virtual bool PollCompletion(Completion& out) = 0;
+  virtual bool PollEvent(EventType& out) = 0;
+  virtual Instant PollTimeout() const = 0;
+
+  // --- questions --------------------------------------------------------------------------------
+  // False: not now (placements outstanding). The port keeps the PDU and asks again after this QP's
+  // next OnDmaDone. A wire port that can't keep it drops it.
+  virtual bool CanAccept(const Pdu& pdu) const = 0;
+  virtual bool HasRequestWork() const = 0;  // PollRequest might produce something now
+  virtual QpState state() const = 0;
+  virtual Qpn remote_qpn() const = 0;
+  virtual const Path& path() const = 0;     // connected services
+  virtual void Query(shm::QpAttr& out) const = 0;
+  virtual const QpCounters& counters() const = 0;
+};
+
+}  // namespace verbena::transport
