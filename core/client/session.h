@@ -1,0 +1,155 @@
+// One session: a client's attachment to one NIC of an instance (one ibv_context).
+//
+// Thread: every method may be called from many threads at once, Close excepted.
+// Fork:   the session belongs to the process that opened it. In a forked child its memory is
+//         replaced by private zero pages and it counts as dead: Execute returns EIO, queues stay
+//         empty, what is posted goes nowhere, and the parent's queues are never touched. The child
+//         calls Close to free its copy, and opens a session of its own to use the NIC.
+// Errors: positive errno values, as verbs return them. Nothing here throws, logs or starts threads.
+#pragma once
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/ring/ring_memory.h"
+#include "core/shm/attach.h"
+#include "core/shm/command.h"
+#include "core/shm/layout.h"
+
+namespace verbena::client {
+
+class Session {
+ public:
+  // Attaches to NIC `nic` over a fresh connection (ConnectInstance). The session owns `socket_fd`
+  // from this call on, and closes it on failure.
+  // Errors: ECONNRESET: the daemon went away before it answered, connect anew (OpenSession in
+  // instance.h does); EPROTO: another version answers; ENODEV: no such NIC; ETIMEDOUT; ENOMEM.
+  static int Open(int socket_fd, uint32_t nic, Session** out);
+
+  // Ends the session (this process's copy of it, in a forked child) and deletes the object. No
+  // other thread may use it any more. Fds from TakeChannelFd stay open: they are the application's.
+  void Close();
+
+  // Runs one command and waits for its completion. At most reply_bytes of the reply are copied;
+  // what the NIC left out reads as zero. `detail` receives CommandCompletion.detail. The reply is
+  // filled in only when 0 is returned. Errors: the command's own; EINVAL: a request larger than a
+  // slot; EIO: the daemon is gone (within 1 s of its death) or this is a forked child.
+  int Execute(shm::CommandOp op, const void* request, uint32_t request_bytes, void* reply,
+              uint32_t reply_bytes, uint32_t* detail = nullptr);
+
+  // Tells the NIC that the queue's published index moved. Call it after the ring's Publish.
+  void RingDoorbell(uint32_t doorbell) {
+    shm::DoorbellPage& page = control_->doorbells;
+    uint32_t leaf = doorbell / 64;
+    page.last_cpu.store(static_cast<uint32_t>(sched_getcpu()), std::memory_order_relaxed);
+    // Leaf before summary: the NIC exchanges the summary first, so a bit it misses now it finds
+    // later. seq_cst orders both before the load of `sleeping`: pairs with the NIC's store of
+    // `sleeping`, fence, last look at the summaries.
+    page.leaf[leaf].fetch_or(uint64_t{1} << (doorbell % 64), std::memory_order_seq_cst);
+    page.summary[leaf / 64].fetch_or(uint64_t{1} << (leaf % 64), std::memory_order_seq_cst);
+    if (__builtin_expect(status_->sleeping.load(std::memory_order_seq_cst) != 0, 0)) WakeNic();
+  }
+
+  // Address of a queue, mapping its arena on first use. nullptr: the daemon is gone, the place lies
+  // outside its arena, or no address space is left.
+  void* MapPlace(const shm::QueuePlace& place);
+  // The same as RingMemory; IsValid() is false on failure.
+  RingMemory MapRing(const shm::QueuePlace& place);
+
+  // The read end of a completion channel, after kCreateChannel returned its handle. Non-blocking
+  // off, CLOEXEC on, one ChannelEvent per message, EOF when the daemon dies. The caller owns the
+  // fd. -1 if it never came (errno = EIO).
+  int TakeChannelFd(shm::Handle channel);
+
+  // AsyncEventMessage per message; EOF means IBV_EVENT_DEVICE_FATAL. Owned by the session.
+  int async_fd() const { return async_fd_; }
+  // ibv_context.cmd_fd: its open file identifies the session. It carries no replies; nobody but the
+  // session reads it. Owned by the session.
+  int cmd_fd() const { return socket_fd_; }
+
+  // False once the daemon is gone or going down, and in a forked child; it never turns true again.
+  // Costs one poll(2) while alive.
+  bool IsAlive();
+  // Whether the death was already noticed: one load, for hot paths between calls of IsAlive.
+  bool KnownDead() const { return dead_.load(std::memory_order_relaxed); }
+  // For a caller that saw EOF on one of the session's fds.
+  void MarkDead() { dead_.store(true, std::memory_order_relaxed); }
+  // True in a process other than the one that opened the session.
+  bool IsForkedCopy() const;
+
+  const shm::Welcome& welcome() const { return welcome_; }
+
+ private:
+  struct Arena {
+    Arena* next;
+    uint32_t id;
+    uint64_t bytes;
+    void* base;
+  };
+  struct PendingFd {
+    PendingFd* next;
+    shm::FdMessage message;
+    int fd;
+  };
+  enum class Received { kMessage, kNone, kGone };
+
+  Session() = default;
+  ~Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  int Attach(uint32_t nic);
+  int SendHello(uint32_t nic);
+  int ReceiveWelcome(int (&fds)[shm::kWelcomeFds]);
+  int MapWelcome(int (&fds)[shm::kWelcomeFds]);
+
+  int ClaimSlot();  // index, or -1 when the daemon is gone
+  void ReleaseSlot(int slot);
+  bool AwaitCompletion(const shm::CommandCompletion& completion, uint32_t use);
+
+  void WakeNic();
+  Arena* FindArena(uint32_t id) const;
+  Arena* AddArena(const shm::FdMessage& message, int fd);
+  // Takes the fd of `kind` and `id` out of the socket or the messages kept. -1: it never came.
+  int AwaitFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message);
+  int TakePendingFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message);
+  Received ReceiveFdMessage();
+
+  static void RegisterForkHandlers();
+  static void BeforeFork();
+  static void AfterForkInParent();
+  static void AfterForkInChild();
+  void AbandonInChild();
+
+  shm::ControlArea* control_ = nullptr;
+  const shm::StatusPage* status_ = nullptr;
+  int doorbell_fd_ = -1;
+  int socket_fd_ = -1;
+  int async_fd_ = -1;
+  pid_t owner_pid_ = 0;
+  std::atomic<bool> dead_{false};
+
+  std::atomic<uint64_t> free_slots_{~uint64_t{0}};
+  std::atomic<uint32_t> slot_waiters_{0};
+  std::atomic<uint32_t> slot_releases_{0};       // futex word of those who found no free slot
+  uint32_t slot_uses_[shm::kCommandSlots] = {};  // of the slot's holder
+  pthread_mutex_t fd_lock_ = PTHREAD_MUTEX_INITIALIZER;  // guards the socket's input and both lists
+  std::atomic<Arena*> arenas_{nullptr};  // grows at its head only: readers need no lock
+  PendingFd* pending_fds_ = nullptr;
+
+  Session* next_session_ = nullptr;  // list of this process's sessions, for the fork handlers
+  uint64_t probe_ = 0;               // what Hello.probe_addr points at
+  shm::Welcome welcome_ = {};
+};
+
+// Makes every page of a region present and checks that the NIC may use it, as pinning does on
+// hardware: readable, and writable if `write`. A length of zero is a success.
+// Errors: EFAULT: not mapped, or access denied; ENOMEM: no memory left; EINVAL: the range wraps.
+int PopulateForRegistration(void* addr, size_t length, bool write);
+
+}  // namespace verbena::client
