@@ -59,6 +59,8 @@ class QpHost {
   virtual KeyFault Invalidate(RKey rkey) = 0;
   // UD: the path an address handle stands for; checks its PD. False: no such AH, or another PD's.
   virtual bool ResolveAh(uint32_t ah, Path* out) = 0;
+  // The port's GID table. False: no such index, or an empty entry.
+  virtual bool ResolveGid(GidIndex index, Gid* out) = 0;
 };
 
 }  // namespace verbena::transport

@@ -66,6 +66,7 @@ struct QpConfig {
   uint32_t max_recv_sge = 0;
   uint32_t max_inline_bytes = 0;
   uint32_t max_message_bytes = 0x4000'0000;  // port's max_msg_sz
+  uint32_t port_mtu_bytes = 4096;            // active_mtu: path_mtu may not be above it
   uint32_t max_rd_atomic = 0;                // device limits for the two attributes
   uint32_t max_dest_rd_atomic = 0;
   // Most payload bytes one PDU may carry: 0 = path MTU (packets), else whole messages up to this.

@@ -2,6 +2,7 @@
 // is no operator<, because serial numbers have no total order.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 namespace verbena {
