@@ -19,7 +19,7 @@ namespace verbena::client {
 std::string InstanceDirectory(bool create);
 
 struct StartOptions {
-  std::string directory;                // from InstanceDirectory, or a private one
+  std::string directory;  // from InstanceDirectory, or a private one
   int nics = 1;
   int idle_exit_s = 5;                  // ends when no client for this long; 0: never
   std::vector<std::string> extra_args;  // further verbenad flags, e.g. "--dma=process"
@@ -32,9 +32,9 @@ std::string DaemonPath();
 // Connects to the instance's socket. The fd, or -1 with errno (ENOENT/ECONNREFUSED: none runs).
 int ConnectInstance(const std::string& directory);
 
-// Connects, starting the daemon under the directory's lock when none runs: setsid, all inherited fds
-// closed, stdio to the log, default signal mask and dispositions, no LD_PRELOAD; returns when the
-// daemon says it is ready (or died: errno, and `error` names the log).
+// Connects, starting the daemon under the directory's lock when none runs: setsid, all inherited
+// fds closed, stdio to the log, default signal mask and dispositions, no LD_PRELOAD; returns when
+// the daemon says it is ready (or died: errno, and `error` names the log).
 int ConnectOrStart(const StartOptions& options, std::string* error);
 
 // Whether VERBENA_AUTOSTART allows starting (default yes; "0" turns it off).

@@ -119,6 +119,7 @@ class Session {
   int AwaitFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message);
   int TakePendingFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message);
   Received ReceiveFdMessage();
+  void KeepPending(const shm::FdMessage& message, int fd);
 
   static void RegisterForkHandlers();
   static void BeforeFork();

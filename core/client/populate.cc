@@ -1,0 +1,154 @@
+// Making a region's pages present at registration, and refusing what the NIC could not reach.
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/client/session.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22  // Linux 5.14; older libc headers lack them
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace verbena::client {
+namespace {
+
+constexpr size_t kTouchBatch = 64;      // pages one process_vm_readv touches
+constexpr int kPopulateAttempts = 100;  // EAGAIN means the mapping changed below us
+
+// Reads /proc/self/maps line by line: [begin, end) and the permissions of each mapping.
+class MapsReader {
+ public:
+  MapsReader() : fd_(open("/proc/self/maps", O_RDONLY | O_CLOEXEC)) {}
+  ~MapsReader() {
+    if (fd_ >= 0) close(fd_);
+  }
+  MapsReader(const MapsReader&) = delete;
+  MapsReader& operator=(const MapsReader&) = delete;
+
+  bool IsOpen() const { return fd_ >= 0; }
+  // False at the end. Lines look like "7f00-7f01 rw-p 00000000 00:00 0   name".
+  bool Next(uintptr_t* begin, uintptr_t* end, bool* readable, bool* writable) {
+    if (!ParseHex('-', begin) || !ParseHex(' ', end)) return false;
+    *readable = Get() == 'r';
+    *writable = Get() == 'w';
+    for (int c = Get(); c != '\n'; c = Get()) {
+      if (c < 0) return false;
+    }
+    return true;
+  }
+
+ private:
+  int Get() {
+    if (next_ == filled_) {
+      ssize_t n;
+      do {
+        n = read(fd_, buffer_, sizeof(buffer_));
+      } while (n < 0 && errno == EINTR);
+      if (n <= 0) return -1;
+      filled_ = static_cast<size_t>(n);
+      next_ = 0;
+    }
+    return static_cast<unsigned char>(buffer_[next_++]);
+  }
+  bool ParseHex(int terminator, uintptr_t* out) {
+    *out = 0;
+    for (int c = Get(); c != terminator; c = Get()) {
+      int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+      if (digit < 0) return false;
+      *out = *out << 4 | static_cast<uintptr_t>(digit);
+    }
+    return true;
+  }
+
+  int fd_;
+  size_t next_ = 0;
+  size_t filled_ = 0;
+  char buffer_[4096];
+};
+
+// Whether mappings with the rights cover all of [begin, end).
+bool IsMapped(uintptr_t begin, uintptr_t end, bool write) {
+  MapsReader maps;
+  if (!maps.IsOpen()) return true;  // no /proc: the reads below still find holes
+  uintptr_t map_begin, map_end;
+  bool readable, writable;
+  while (begin < end && maps.Next(&map_begin, &map_end, &readable, &writable)) {
+    if (map_end <= begin) continue;
+    if (map_begin > begin || !readable || (write && !writable)) return false;
+    begin = map_end;
+  }
+  return begin >= end;
+}
+
+// Reads one byte of each page by a system call, so that a bad one (a hole, a page beyond a file's
+// end) is an error and not a signal.
+bool TouchPages(uintptr_t begin, uintptr_t end, size_t page_bytes) {
+  iovec remote[kTouchBatch];
+  uint8_t sink[kTouchBatch];
+  while (begin < end) {
+    size_t count = 0;
+    for (; count < kTouchBatch && begin < end; ++count, begin += page_bytes) {
+      remote[count] = {reinterpret_cast<void*>(begin), 1};
+    }
+    iovec local = {sink, count};
+    ssize_t n = process_vm_readv(getpid(), &local, 1, remote, count, 0);
+    if (n < 0 && (errno == ENOSYS || errno == EPERM)) return true;  // forbidden here: rights decide
+    if (n != static_cast<ssize_t>(count)) return false;
+  }
+  return true;
+}
+
+// What the kernel says through an old or odd mapping: rights by /proc/self/maps, presence by
+// reading.
+int PopulateBySteps(uintptr_t begin, uintptr_t end, size_t page_bytes, bool write) {
+  return IsMapped(begin, end, write) && TouchPages(begin, end, page_bytes) ? 0 : EFAULT;
+}
+
+}  // namespace
+
+int PopulateForRegistration(void* addr, size_t length, bool write) {
+  if (length == 0) return 0;
+  auto page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto begin = reinterpret_cast<uintptr_t>(addr);
+  uintptr_t end;
+  if (__builtin_add_overflow(begin, length, &end) ||
+      __builtin_add_overflow(end, page_bytes - 1, &end)) {
+    return EINVAL;
+  }
+  begin &= ~(page_bytes - 1);
+  end &= ~(page_bytes - 1);
+
+  int saved = errno;
+  int error = EAGAIN;
+  for (int i = 0; i < kPopulateAttempts && (error == EAGAIN || error == EINTR); ++i) {
+    bool done = madvise(reinterpret_cast<void*>(begin), end - begin,
+                        write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0;
+    error = done ? 0 : errno;
+  }
+  switch (error) {
+    case 0:
+      break;
+    case ENOMEM:
+      // The kernel says so of holes too; hardware says EFAULT for those.
+      if (!IsMapped(begin, end, write)) error = EFAULT;
+      break;
+    case EINVAL:  // before Linux 5.14; or rights are missing; or a device's memory
+    case EPERM:   // a seccomp filter that does not know the advice
+    case ENOSYS:
+      error = PopulateBySteps(begin, end, page_bytes, write);
+      break;
+    default:  // EFAULT: beyond a file's end; EHWPOISON
+      error = EFAULT;
+      break;
+  }
+  errno = saved;
+  return error;
+}
+
+}  // namespace verbena::client

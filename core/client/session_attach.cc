@@ -1,0 +1,363 @@
+// Opening and closing sessions, and what arrives on the attach socket.
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <new>
+
+#include "core/client/session.h"
+#include "core/client/waiting.h"
+
+namespace verbena::client {
+namespace {
+
+constexpr int64_t kWelcomeTimeoutMs = 10'000;  // the daemon may be attaching hundreds of others
+constexpr int64_t kFdTimeoutMs = 1'000;        // fds are sent before the command completes
+constexpr size_t kStatusPageBytes = 4096;
+
+pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER;  // guards the two below
+Session* sessions = nullptr;
+bool fork_handlers_registered = false;
+
+class ScopedLock {
+ public:
+  explicit ScopedLock(pthread_mutex_t* mutex) : mutex_(mutex) { pthread_mutex_lock(mutex_); }
+  ~ScopedLock() { pthread_mutex_unlock(mutex_); }
+  ScopedLock(const ScopedLock&) = delete;
+  ScopedLock& operator=(const ScopedLock&) = delete;
+
+ private:
+  pthread_mutex_t* mutex_;
+};
+
+void CloseFd(int* fd) {
+  if (*fd >= 0) close(*fd);
+  *fd = -1;
+}
+
+// Lets the daemon read and write this process's memory where Yama restricts it to descendants.
+// Kernels without Yama answer EINVAL; the daemon's probe of its backends decides in any case.
+void AllowTracer(int socket_fd) {
+  ucred peer = {};
+  socklen_t bytes = sizeof(peer);
+  unsigned long tracer = PR_SET_PTRACER_ANY;  // the daemon's pid has no meaning in our namespace
+  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.pid > 0) {
+    tracer = static_cast<unsigned long>(peer.pid);
+  }
+  prctl(PR_SET_PTRACER, tracer, 0, 0, 0);
+}
+
+// One message into `data` and its fds into `fds` (-1 where none). The bytes, 0 at EOF, -1 and
+// errno.
+ssize_t ReceiveWithFds(int socket_fd, void* data, size_t bytes, int* fds, size_t max_fds) {
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * shm::kWelcomeFds)] = {};
+  for (size_t i = 0; i < max_fds; ++i) fds[i] = -1;
+  iovec part = {data, bytes};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = CMSG_SPACE(sizeof(int) * max_fds);
+  ssize_t received;
+  do {
+    received = recvmsg(socket_fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  if (received < 0) return received;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      if (i < max_fds) {
+        fds[i] = fd;
+      } else {
+        close(fd);
+      }
+    }
+  }
+  return received;
+}
+
+}  // namespace
+
+int Session::Open(int socket_fd, uint32_t nic, Session** out) {
+  *out = nullptr;
+  auto* session = new (std::nothrow) Session();
+  if (session == nullptr) {
+    close(socket_fd);
+    return ENOMEM;
+  }
+  session->socket_fd_ = socket_fd;
+  session->owner_pid_ = getpid();
+  {
+    // In the list from the start, so that a fork at any moment finds what is already mapped.
+    ScopedLock lock(&sessions_lock);
+    RegisterForkHandlers();
+    session->next_session_ = sessions;
+    sessions = session;
+  }
+  int error = session->Attach(nic);
+  if (error != 0) {
+    session->Close();
+    return error;
+  }
+  *out = session;
+  return 0;
+}
+
+int Session::Attach(uint32_t nic) {
+  AllowTracer(socket_fd_);
+  int error = SendHello(nic);
+  if (error != 0) return error;
+  int fds[shm::kWelcomeFds];
+  error = ReceiveWelcome(fds);
+  if (error == 0) error = MapWelcome(fds);
+  for (int& fd : fds) CloseFd(&fd);  // those that the session kept read -1 here
+  return error;
+}
+
+int Session::SendHello(uint32_t nic) {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  // Differs between processes and moments, so that the daemon can't mistake another's memory for
+  // it.
+  probe_ = reinterpret_cast<uintptr_t>(this) * 0x9e37'79b9'7f4a'7c15u ^
+           static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u ^ static_cast<uint64_t>(now.tv_nsec) ^
+           (static_cast<uint64_t>(owner_pid_) << 40);
+  shm::Hello hello = {};
+  hello.magic = shm::kAbiMagic;
+  hello.abi_version = shm::kAbiVersion;
+  hello.kind = static_cast<uint32_t>(shm::HelloKind::kAttach);
+  hello.nic = nic;
+  hello.pid = static_cast<uint32_t>(owner_pid_);
+  hello.probe_addr = reinterpret_cast<uintptr_t>(&probe_);
+  hello.probe_value = probe_;
+  std::strncpy(hello.program, program_invocation_short_name, sizeof(hello.program) - 1);
+  ssize_t sent;
+  do {
+    sent = send(socket_fd_, &hello, sizeof(hello), MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent == static_cast<ssize_t>(sizeof(hello))) return 0;
+  if (sent >= 0) return EPROTO;
+  return errno == EPIPE ? ECONNRESET : errno;
+}
+
+int Session::ReceiveWelcome(int (&fds)[shm::kWelcomeFds]) {
+  for (int& fd : fds) fd = -1;
+  int64_t deadline_ms = MonotonicMs() + kWelcomeTimeoutMs;
+  for (;;) {
+    if (!AwaitInput(socket_fd_, deadline_ms)) return ETIMEDOUT;
+    ssize_t received =
+        ReceiveWithFds(socket_fd_, &welcome_, sizeof(welcome_), fds, shm::kWelcomeFds);
+    if (received < 0 && errno == EAGAIN) continue;
+    if (received < 0) return errno;
+    if (received == 0) return ECONNRESET;
+    if (received < static_cast<ssize_t>(sizeof(welcome_)) || welcome_.magic != shm::kAbiMagic) {
+      return EPROTO;
+    }
+    if (welcome_.error != 0) return welcome_.error;
+    return welcome_.abi_version == shm::kAbiVersion ? 0 : EPROTO;
+  }
+}
+
+int Session::MapWelcome(int (&fds)[shm::kWelcomeFds]) {
+  for (int fd : fds) {
+    if (fd < 0) return EMFILE;  // the kernel drops fds that this process has no room for
+  }
+  if (welcome_.control_area_bytes < sizeof(shm::ControlArea)) return EPROTO;
+  void* status = mmap(nullptr, kStatusPageBytes, PROT_READ, MAP_SHARED, fds[shm::kFdStatusPage], 0);
+  if (status == MAP_FAILED) return errno;
+  status_ = static_cast<const shm::StatusPage*>(status);
+  void* control = mmap(nullptr, welcome_.control_area_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                       fds[shm::kFdControlArea], 0);
+  if (control == MAP_FAILED) return errno;
+  control_ = static_cast<shm::ControlArea*>(control);
+  doorbell_fd_ = fds[shm::kFdDoorbellEvent];
+  async_fd_ = fds[shm::kFdAsyncEvents];
+  fds[shm::kFdDoorbellEvent] = fds[shm::kFdAsyncEvents] = -1;
+  return 0;
+}
+
+void Session::Close() {
+  {
+    ScopedLock lock(&sessions_lock);
+    Session** link = &sessions;
+    while (*link != nullptr && *link != this) link = &(*link)->next_session_;
+    if (*link == this) *link = next_session_;
+  }
+  // No shutdown(): as on hardware, a context dies with the last process that holds its cmd_fd.
+  CloseFd(&socket_fd_);
+  CloseFd(&async_fd_);
+  CloseFd(&doorbell_fd_);
+  if (control_ != nullptr) munmap(control_, welcome_.control_area_bytes);
+  if (status_ != nullptr) munmap(const_cast<shm::StatusPage*>(status_), kStatusPageBytes);
+  for (Arena* arena = arenas_.load(std::memory_order_acquire); arena != nullptr;) {
+    Arena* next = arena->next;
+    munmap(arena->base, arena->bytes);
+    delete arena;
+    arena = next;
+  }
+  while (pending_fds_ != nullptr) {
+    PendingFd* pending = pending_fds_;
+    pending_fds_ = pending->next;
+    close(pending->fd);
+    delete pending;
+  }
+  delete this;
+}
+
+Session::Arena* Session::FindArena(uint32_t id) const {
+  // Acquire: pairs with the release in AddArena.
+  Arena* arena = arenas_.load(std::memory_order_acquire);
+  while (arena != nullptr && arena->id != id) arena = arena->next;
+  return arena;
+}
+
+Session::Arena* Session::AddArena(const shm::FdMessage& message, int fd) {
+  auto* arena = new (std::nothrow)
+      Arena{arenas_.load(std::memory_order_relaxed), message.id, message.bytes, nullptr};
+  void* base = arena == nullptr
+                   ? MAP_FAILED
+                   : mmap(nullptr, message.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) {
+    delete arena;
+    KeepPending(message, fd);  // it comes once only: the next call may find room for it
+    return nullptr;
+  }
+  close(fd);
+  arena->base = base;
+  arenas_.store(arena, std::memory_order_release);
+  return arena;
+}
+
+void* Session::MapPlace(const shm::QueuePlace& place) {
+  if (IsForkedCopy()) return nullptr;
+  Arena* arena = FindArena(place.arena);
+  if (arena == nullptr) {
+    ScopedLock lock(&fd_lock_);
+    arena = FindArena(place.arena);
+    if (arena == nullptr) {
+      shm::FdMessage message;
+      int fd = AwaitFd(shm::FdKind::kArena, place.arena, &message);
+      if (fd >= 0) arena = AddArena(message, fd);
+    }
+  }
+  if (arena == nullptr || place.offset > arena->bytes ||
+      place.bytes > arena->bytes - place.offset || place.doorbell >= shm::kMaxDoorbells) {
+    return nullptr;
+  }
+  return static_cast<std::byte*>(arena->base) + place.offset;
+}
+
+RingMemory Session::MapRing(const shm::QueuePlace& place) {
+  void* base = MapPlace(place);
+  return base == nullptr ? RingMemory() : RingMemory(base, place.bytes);
+}
+
+int Session::TakeChannelFd(shm::Handle channel) {
+  if (!IsForkedCopy()) {
+    ScopedLock lock(&fd_lock_);
+    shm::FdMessage message;
+    int fd = AwaitFd(shm::FdKind::kChannel, channel, &message);
+    if (fd >= 0) return fd;
+  }
+  errno = EIO;
+  return -1;
+}
+
+int Session::AwaitFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message) {
+  int64_t deadline_ms = MonotonicMs() + kFdTimeoutMs;
+  for (;;) {
+    int fd = TakePendingFd(kind, id, message);
+    if (fd >= 0) return fd;
+    switch (ReceiveFdMessage()) {
+      case Received::kMessage:
+        break;
+      case Received::kNone:
+        if (!AwaitInput(socket_fd_, deadline_ms)) return -1;
+        break;
+      case Received::kGone:
+        MarkDead();
+        return -1;
+    }
+  }
+}
+
+int Session::TakePendingFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message) {
+  for (PendingFd** link = &pending_fds_; *link != nullptr; link = &(*link)->next) {
+    PendingFd* pending = *link;
+    if (pending->message.kind != static_cast<uint32_t>(kind) || pending->message.id != id) continue;
+    *link = pending->next;
+    int fd = pending->fd;
+    *message = pending->message;
+    delete pending;
+    return fd;
+  }
+  return -1;
+}
+
+Session::Received Session::ReceiveFdMessage() {
+  shm::FdMessage message;
+  int fd;
+  ssize_t received = ReceiveWithFds(socket_fd_, &message, sizeof(message), &fd, 1);
+  if (received < 0) return errno == EAGAIN ? Received::kNone : Received::kGone;
+  if (received == 0) return Received::kGone;
+  if (fd < 0) return Received::kMessage;  // no room for its fd: whoever waits for it times out
+  if (received == static_cast<ssize_t>(sizeof(message))) {
+    KeepPending(message, fd);
+  } else {
+    close(fd);
+  }
+  return Received::kMessage;
+}
+
+void Session::KeepPending(const shm::FdMessage& message, int fd) {
+  auto* pending = new (std::nothrow) PendingFd{pending_fds_, message, fd};
+  if (pending == nullptr) {
+    close(fd);
+  } else {
+    pending_fds_ = pending;
+  }
+}
+
+void Session::RegisterForkHandlers() {
+  if (fork_handlers_registered) return;
+  fork_handlers_registered = pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild) == 0;
+}
+
+void Session::BeforeFork() { pthread_mutex_lock(&sessions_lock); }
+
+void Session::AfterForkInParent() { pthread_mutex_unlock(&sessions_lock); }
+
+void Session::AfterForkInChild() {
+  for (Session* s = sessions; s != nullptr; s = s->next_session_) s->AbandonInChild();
+  pthread_mutex_unlock(&sessions_lock);
+}
+
+// Only async-signal-safe calls: the parent may have other threads.
+void Session::AbandonInChild() {
+  MarkDead();
+  auto replace = [](void* base, size_t bytes, int protection) {
+    mmap(base, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  };
+  int saved = errno;
+  // The status page first: no doorbell of this child may wake the parent's NIC.
+  if (status_ != nullptr) {
+    replace(const_cast<shm::StatusPage*>(status_), kStatusPageBytes, PROT_READ);
+  }
+  if (control_ != nullptr) {
+    replace(control_, welcome_.control_area_bytes, PROT_READ | PROT_WRITE);
+  }
+  for (Arena* a = arenas_.load(std::memory_order_acquire); a != nullptr; a = a->next) {
+    replace(a->base, a->bytes, PROT_READ | PROT_WRITE);
+  }
+  errno = saved;
+}
+
+}  // namespace verbena::client
