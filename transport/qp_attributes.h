@@ -51,7 +51,10 @@ class QpAttributes {
 
   QpState state() const { return state_; }
   // A transition no application asked for: to kErr, or to kSqe.
-  void set_state(QpState state) { state_ = state; }
+  void set_state(QpState state) {
+    state_ = state;
+    if (state != QpState::kSqd) sq_draining_ = false;
+  }
   // The SQ is in SQD and has work in flight. Modify out of SQD (but to ERR, RESET) waits for it.
   bool sq_draining() const { return sq_draining_; }
   void set_sq_draining(bool draining) { sq_draining_ = draining; }

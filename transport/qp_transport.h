@@ -71,6 +71,9 @@ struct QpConfig {
   uint32_t max_dest_rd_atomic = 0;
   // Most payload bytes one PDU may carry: 0 = path MTU (packets), else whole messages up to this.
   uint32_t max_pdu_bytes = 0;
+  // Whether the port calls OnPayloadReleased. False: it has read the payload when PollRequest's
+  // caller makes its next call to the QP.
+  bool reports_release = false;
 };
 
 // Outcome of Modify: 0 or a positive errno (EINVAL as ibv_modify_qp(3)).
@@ -87,6 +90,7 @@ struct QpCounters {
   uint64_t send_rnr_err = 0;
   uint64_t retry_exceeded_err = 0;
   uint64_t retry_rnr_exceeded_err = 0;
+  uint64_t qkey_violation = 0;  // UD; the port's qkey_viol_cntr sums them up
 };
 
 class QpTransport {
@@ -99,6 +103,11 @@ class QpTransport {
   virtual void OnDmaDone(Instant now, const DmaResult& result) = 0;
   // Payload of a PDU this QP sent could not be read from its own memory. `psn` is the PDU's.
   virtual void OnSourceFault(Instant now, Opcode opcode, Psn psn) = 0;
+  // The port has done with the payload of the request PDU with this PSN: placed, serialised or
+  // dropped. Called only where QpConfig::reports_release says so, once for each request PDU whose
+  // payload is segments and that had no OnSourceFault, in any order. UC and UD complete a WQE then,
+  // because its buffers may be written again; RC has acknowledges for that.
+  virtual void OnPayloadReleased(Instant now, Psn psn) {}
   virtual void OnTimeout(Instant now) = 0;
   virtual ModifyResult Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) = 0;
   // Goes to the error state and flushes (CQ overrun, hostile ring, dead device).
