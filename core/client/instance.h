@@ -10,12 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "core/client/session.h"
 #include "core/shm/attach.h"
 
 namespace verbena::client {
 
 // Directory of the instance this process belongs to. Created (0700) when `create`; its owner is
 // checked. Empty on failure, errno set.
+// Of the default places the first that holds an instance counts, else the first that can be used: a
+// place that another user took, that is read-only or a symbolic link is passed over.
+// Errors: ENOENT (not `create`); EPERM: not ours, a link, or writable by others; those of mkdir(2).
 std::string InstanceDirectory(bool create);
 
 struct StartOptions {
@@ -34,13 +38,23 @@ int ConnectInstance(const std::string& directory);
 
 // Connects, starting the daemon under the directory's lock when none runs: setsid, all inherited
 // fds closed, stdio to the log, default signal mask and dispositions, no LD_PRELOAD; returns when
-// the daemon says it is ready (or died: errno, and `error` names the log).
+// the daemon says it is ready (or died: errno, and `error` names the log). The daemon is no child
+// of the caller: its end raises no SIGCHLD and leaves nothing to wait for.
 int ConnectOrStart(const StartOptions& options, std::string* error);
 
 // Whether VERBENA_AUTOSTART allows starting (default yes; "0" turns it off).
 bool AutostartAllowed();
 
-// Lists the NICs over a fresh connection. 0 or errno.
+// Lists the NICs over a fresh connection, and closes it. 0 or errno (ECONNRESET: the daemon ended
+// before it answered; the two functions below try again then).
 int ListNics(int fd, std::vector<shm::NicInfo>* out);
+
+// The steps above in one, repeated when an idle daemon ends between them. Without `may_start`,
+// ENOENT or ECONNREFUSED: none runs. 0 or errno; `error` (may be null) then says why in plain
+// words.
+int ListInstanceNics(const StartOptions& options, bool may_start, std::vector<shm::NicInfo>* out,
+                     std::string* error);
+int OpenSession(const StartOptions& options, bool may_start, uint32_t nic, Session** out,
+                std::string* error);
 
 }  // namespace verbena::client
