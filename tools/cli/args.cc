@@ -1,0 +1,322 @@
+#include "tools/cli/args.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+namespace verbena::cli {
+namespace {
+
+struct CommandRow {
+  Command command;
+  std::string_view name;
+  std::string_view synopsis;
+  std::string_view summary;
+  std::string_view details;
+};
+
+constexpr CommandRow kCommands[] = {
+    {Command::kRun, "run", "run [options] [--] CMD [ARG...]",
+     "Run a program with Verbena's NICs, starting an instance if none runs.",
+     "The program is neither changed nor recompiled; it finds devices verbena0, verbena1, ...\n"
+     "All programs of one user and network namespace share an instance, so that a server here and\n"
+     "a client in another terminal find each other. The exit code is CMD's (128+N if a signal\n"
+     "ended it, 127 if it was not found, 126 if it cannot be executed)."},
+    {Command::kUp, "up", "up [options]", "Start the instance and keep it until `verbena down`.",
+     "Without `up`, `run` starts an instance that ends a few seconds after its last program."},
+    {Command::kDown, "down", "down", "End the instance.",
+     "Programs that still use it see their device disappear (IBV_EVENT_DEVICE_FATAL)."},
+    {Command::kStatus, "status", "status [--json]", "What the instance is doing.", ""},
+    {Command::kDevices, "devices", "devices [--json]", "List the NICs and their addresses.", ""},
+    {Command::kShow, "show", "show KIND [--json]",
+     "List objects: cmd, session, pd, mr, cq, qp, srq, ah, channel.", ""},
+    {Command::kEnv, "env", "env [--dma=MODE]",
+     "Print exports for a shell: eval \"$(verbena env)\".",
+     "Afterwards programs started from that shell use Verbena; the first one that asks for "
+     "devices\n"
+     "starts the instance (VERBENA_AUTOSTART=0 turns that off)."},
+    {Command::kDoctor, "doctor", "doctor [--json]",
+     "What this machine allows, what is used instead, how to fix it.", ""},
+    {Command::kVersion, "version", "version", "Print the version.", ""},
+    {Command::kHelp, "help", "help [COMMAND]", "This overview, or one command in detail.", ""},
+};
+
+constexpr unsigned Bit(Command command) { return 1u << static_cast<unsigned>(command); }
+
+enum class OptionId { kNics, kPrivate, kDma, kNamePrefix, kForeground, kJson, kSet };
+
+struct OptionRow {
+  OptionId id;
+  std::string_view name;
+  std::string_view value;  // empty: takes none
+  unsigned commands;
+  std::string_view help;
+};
+
+constexpr OptionRow kOptions[] = {
+    {OptionId::kNics, "--nics", "N", Bit(Command::kRun) | Bit(Command::kUp),
+     "have at least N NICs; a running instance gets the missing ones added"},
+    {OptionId::kPrivate, "--private", "", Bit(Command::kRun),
+     "an instance of its own that ends with CMD"},
+    {OptionId::kDma, "--dma", "MODE", Bit(Command::kRun) | Bit(Command::kUp) | Bit(Command::kEnv),
+     "how payload is reached: auto, process, mapped or assisted"},
+    {OptionId::kNamePrefix, "--name-prefix", "NAME", Bit(Command::kRun) | Bit(Command::kUp),
+     "device names, for a new instance: NAME0, NAME1, ... (default verbena)"},
+    {OptionId::kForeground, "--foreground", "", Bit(Command::kUp),
+     "stay in the foreground, with the log on standard error; end with Ctrl-C"},
+    {OptionId::kSet, "--set", "NAME=VALUE", Bit(Command::kRun) | Bit(Command::kUp),
+     "a verbenad flag for a new instance, e.g. --set max-qp=64"},
+    {OptionId::kJson, "--json", "",
+     Bit(Command::kStatus) | Bit(Command::kDevices) | Bit(Command::kShow) | Bit(Command::kDoctor),
+     "print JSON for programs"},
+};
+
+const CommandRow* FindCommand(std::string_view name) {
+  for (const CommandRow& row : kCommands) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+const CommandRow& RowOf(Command command) {
+  return *std::find_if(std::begin(kCommands), std::end(kCommands),
+                       [command](const CommandRow& row) { return row.command == command; });
+}
+
+const OptionRow* FindOption(std::string_view name) {
+  for (const OptionRow& row : kOptions) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+bool ParseNics(const std::string& text, Arguments* out, std::string* error) {
+  int value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc() || end != text.data() + text.size() || value < 1 ||
+      value > kMaxNicsPerInstance) {
+    *error = "--nics wants a number from 1 to " + std::to_string(kMaxNicsPerInstance) + ", not \"" +
+             text + "\".";
+    return false;
+  }
+  out->nics = value;
+  return true;
+}
+
+bool ParseDma(const std::string& text, Arguments* out, std::string* error) {
+  for (const char* mode : {"auto", "process", "mapped", "assisted"}) {
+    if (text == mode) {
+      out->dma = text;
+      return true;
+    }
+  }
+  *error = "--dma is one of auto, process, mapped, assisted, not \"" + text + "\".";
+  return false;
+}
+
+bool ParseNamePrefix(const std::string& text, Arguments* out, std::string* error) {
+  const bool legal = !text.empty() && text.size() <= 48 &&
+                     std::all_of(text.begin(), text.end(), [](unsigned char c) {
+                       return std::isalnum(c) != 0 || c == '_' || c == '-';
+                     });
+  if (!legal) {
+    *error = "--name-prefix wants 1 to 48 letters, digits, '_' or '-', not \"" + text + "\".";
+    return false;
+  }
+  out->name_prefix = text;
+  return true;
+}
+
+bool ParseSet(const std::string& text, Arguments* out, std::string* error) {
+  if (text.find('=') == std::string::npos || text.front() == '-' || text.front() == '=') {
+    *error = "--set wants NAME=VALUE (a verbenad flag without its dashes), not \"" + text + "\".";
+    return false;
+  }
+  out->set.push_back("--" + text);
+  return true;
+}
+
+bool ApplyOption(const OptionRow& option, const std::string& value, Arguments* out,
+                 std::string* error) {
+  switch (option.id) {
+    case OptionId::kNics:
+      return ParseNics(value, out, error);
+    case OptionId::kDma:
+      return ParseDma(value, out, error);
+    case OptionId::kNamePrefix:
+      return ParseNamePrefix(value, out, error);
+    case OptionId::kSet:
+      return ParseSet(value, out, error);
+    case OptionId::kPrivate:
+      out->private_instance = true;
+      return true;
+    case OptionId::kForeground:
+      out->foreground = true;
+      return true;
+    case OptionId::kJson:
+      out->json = true;
+      return true;
+  }
+  return false;
+}
+
+// Parses the option at args[*at] and moves `at` behind it.
+bool ParseOption(const std::vector<std::string>& args, size_t* at, Arguments* out,
+                 std::string* error) {
+  const std::string& word = args[(*at)++];
+  const size_t equals = word.find('=');
+  const std::string name = word.substr(0, equals);
+  const CommandRow& command = RowOf(out->command);
+  const OptionRow* option = FindOption(name);
+  if (option == nullptr || (option->commands & Bit(out->command)) == 0) {
+    *error = "`verbena " + std::string(command.name) + "` has no option " + name +
+             "; see `verbena help " + std::string(command.name) + "`.";
+    return false;
+  }
+  std::string value;
+  if (option->value.empty()) {
+    if (equals != std::string::npos) {
+      *error = name + " takes no value.";
+      return false;
+    }
+  } else if (equals != std::string::npos) {
+    value = word.substr(equals + 1);
+  } else if (*at < args.size()) {
+    value = args[(*at)++];
+  }
+  if (!option->value.empty() && value.empty()) {
+    *error = name + " wants a value: " + name + "=" + std::string(option->value) + ".";
+    return false;
+  }
+  return ApplyOption(*option, value, out, error);
+}
+
+bool TakePositional(const std::string& word, Arguments* out, std::string* error) {
+  if (out->command == Command::kShow && out->kind.empty()) {
+    const std::vector<std::string>& kinds = ShowKinds();
+    if (std::find(kinds.begin(), kinds.end(), word) == kinds.end()) {
+      *error = "`verbena show` lists cmd, session, pd, mr, cq, qp, srq, ah or channel, not \"" +
+               word + "\".";
+      return false;
+    }
+    out->kind = word;
+    return true;
+  }
+  if (out->command == Command::kHelp && out->topic.empty()) {
+    if (FindCommand(word) == nullptr) {
+      *error = "There is no command \"" + word + "\"; see `verbena help`.";
+      return false;
+    }
+    out->topic = word;
+    return true;
+  }
+  *error =
+      "`verbena " + std::string(RowOf(out->command).name) + "` does not take \"" + word + "\".";
+  return false;
+}
+
+bool CheckComplete(const Arguments& arguments, std::string* error) {
+  if (arguments.command == Command::kRun && arguments.program.empty()) {
+    *error = "`verbena run` wants a program: verbena run -- ib_write_bw localhost.";
+    return false;
+  }
+  if (arguments.command == Command::kShow && arguments.kind.empty()) {
+    *error = "`verbena show` wants a kind: cmd, session, pd, mr, cq, qp, srq, ah or channel.";
+    return false;
+  }
+  return true;
+}
+
+// The first word names the command; --help and --version work as such, too.
+bool ParseCommandWord(const std::string& word, Arguments* out, std::string* error) {
+  if (word == "--help" || word == "-h") {
+    out->command = Command::kHelp;
+  } else if (word == "--version") {
+    out->command = Command::kVersion;
+  } else if (const CommandRow* row = FindCommand(word)) {
+    out->command = row->command;
+  } else {
+    *error = "There is no command \"" + word + "\"; see `verbena help`.";
+    return false;
+  }
+  return true;
+}
+
+std::string Pad(std::string text, size_t width) {
+  text.resize(std::max(text.size() + 2, width), ' ');
+  return text;
+}
+
+std::string Overview() {
+  std::string text =
+      "Verbena: RDMA for machines that have none. Programs written for InfiniBand/RoCE hardware\n"
+      "run unmodified over a software NIC.\n\nCommands:\n";
+  for (const CommandRow& row : kCommands) {
+    text += "  " + Pad(std::string(row.name), 10) + std::string(row.summary) + "\n";
+  }
+  text +=
+      "\nExamples:\n"
+      "  verbena run -- ib_write_bw              # in one terminal\n"
+      "  verbena run -- ib_write_bw localhost    # in another\n"
+      "  verbena run --private --nics 2 -- CMD   # apart from everything else\n"
+      "  eval \"$(verbena env)\"; ibv_devices\n"
+      "\n`verbena help COMMAND` lists a command's options.\n";
+  return text;
+}
+
+}  // namespace
+
+const std::vector<std::string>& ShowKinds() {
+  static const std::vector<std::string> kinds = {"cmd", "session", "pd", "mr",     "cq",
+                                                 "qp",  "srq",     "ah", "channel"};
+  return kinds;
+}
+
+std::string HelpText(const std::string& topic) {
+  if (topic.empty()) return Overview();
+  const CommandRow* row = FindCommand(topic);
+  if (row == nullptr) return "";
+  std::string text =
+      "verbena " + std::string(row->synopsis) + "\n\n" + std::string(row->summary) + "\n";
+  if (!row->details.empty()) text += std::string(row->details) + "\n";
+  bool first = true;
+  for (const OptionRow& option : kOptions) {
+    if ((option.commands & Bit(row->command)) == 0) continue;
+    if (first) text += "\nOptions:\n";
+    first = false;
+    std::string name(option.name);
+    if (!option.value.empty()) name += "=" + std::string(option.value);
+    text += "  " + Pad(name, 22) + std::string(option.help) + "\n";
+  }
+  return text;
+}
+
+bool ParseArguments(const std::vector<std::string>& args, Arguments* out, std::string* error) {
+  *out = Arguments();
+  if (args.empty()) return true;
+  if (!ParseCommandWord(args[0], out, error)) return false;
+  size_t at = 1;
+  while (at < args.size()) {
+    const std::string& word = args[at];
+    const bool is_run = out->command == Command::kRun;
+    if (is_run && (word == "--" || word.empty() || word[0] != '-')) {
+      if (word == "--") ++at;
+      out->program.assign(args.begin() + static_cast<std::ptrdiff_t>(at), args.end());
+      break;
+    }
+    if (word == "--help" || word == "-h") {
+      out->topic = RowOf(out->command).name;
+      out->command = Command::kHelp;
+      return true;
+    }
+    if (word.size() > 1 && word[0] == '-') {
+      if (!ParseOption(args, &at, out, error)) return false;
+      continue;
+    }
+    ++at;
+    if (!TakePositional(word, out, error)) return false;
+  }
+  return CheckComplete(*out, error);
+}
+
+}  // namespace verbena::cli

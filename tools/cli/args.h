@@ -1,0 +1,53 @@
+// The command line of `verbena`, parsed into plain data.
+//
+// Which option belongs to which command is a table (args.cc), so that help, parser and errors
+// agree.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace verbena::cli {
+
+enum class Command {
+  kHelp,
+  kVersion,
+  kRun,
+  kUp,
+  kDown,
+  kStatus,
+  kEnv,
+  kDevices,
+  kShow,
+  kDoctor,
+};
+
+struct Arguments {
+  Command command = Command::kHelp;
+  std::optional<int> nics;           // --nics
+  bool private_instance = false;     // --private
+  std::string dma;                   // --dma, empty: the daemon's default
+  std::string name_prefix;           // --name-prefix, empty: the daemon's default
+  bool foreground = false;           // --foreground
+  bool json = false;                 // --json
+  std::vector<std::string> set;      // --set NAME=VALUE, as verbenad's "--NAME=VALUE"
+  std::string kind;                  // show: what to list
+  std::vector<std::string> program;  // run: CMD and its arguments
+  std::string topic;                 // help: one command, or empty
+};
+
+inline constexpr int kMaxNicsPerInstance = 64;
+
+// Parses what follows the program's name. False with a sentence in `error` that names the argument
+// and says what is allowed.
+[[nodiscard]] bool ParseArguments(const std::vector<std::string>& args, Arguments* out,
+                                  std::string* error);
+
+// Help for one command, or the overview when `topic` is empty. Empty for an unknown topic.
+std::string HelpText(const std::string& topic);
+
+// What `show` can list.
+const std::vector<std::string>& ShowKinds();
+
+}  // namespace verbena::cli

@@ -1,0 +1,108 @@
+#include "tools/cli/args.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace verbena::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Arguments MustParse(const std::vector<std::string>& args) {
+  Arguments out;
+  std::string error;
+  EXPECT_TRUE(ParseArguments(args, &out, &error)) << error;
+  return out;
+}
+
+std::string MustFail(const std::vector<std::string>& args) {
+  Arguments out;
+  std::string error;
+  EXPECT_FALSE(ParseArguments(args, &out, &error));
+  EXPECT_FALSE(error.empty());
+  return error;
+}
+
+TEST(ArgsTest, NoArgumentsIsHelp) { EXPECT_EQ(MustParse({}).command, Command::kHelp); }
+
+TEST(ArgsTest, RunTakesEverythingAfterDashes) {
+  const Arguments a = MustParse(
+      {"run", "--nics", "3", "--private", "--dma=process", "--", "ib_write_bw", "--json", "-a"});
+  EXPECT_EQ(a.command, Command::kRun);
+  EXPECT_EQ(a.nics, 3);
+  EXPECT_TRUE(a.private_instance);
+  EXPECT_EQ(a.dma, "process");
+  EXPECT_FALSE(a.json);
+  EXPECT_THAT(a.program, ElementsAre("ib_write_bw", "--json", "-a"));
+}
+
+TEST(ArgsTest, RunStopsAtTheFirstWordThatIsNoOption) {
+  const Arguments a = MustParse({"run", "ibv_devinfo", "--", "--nics=2"});
+  EXPECT_FALSE(a.nics.has_value());
+  EXPECT_THAT(a.program, ElementsAre("ibv_devinfo", "--", "--nics=2"));
+}
+
+TEST(ArgsTest, RunWantsAProgram) {
+  EXPECT_THAT(MustFail({"run"}), HasSubstr("wants a program"));
+  EXPECT_THAT(MustFail({"run", "--private", "--"}), HasSubstr("wants a program"));
+}
+
+TEST(ArgsTest, NicsIsANumberInRange) {
+  for (const char* bad : {"0", "65", "-1", "two", "3x"}) {
+    EXPECT_THAT(MustFail({"up", "--nics=" + std::string(bad)}), HasSubstr("1 to 64")) << bad;
+  }
+  EXPECT_EQ(MustParse({"up", "--nics=64"}).nics, 64);
+  EXPECT_THAT(MustFail({"up", "--nics"}), HasSubstr("wants a value"));
+}
+
+TEST(ArgsTest, OptionsBelongToTheirCommands) {
+  EXPECT_THAT(MustFail({"up", "--private"}), HasSubstr("no option --private"));
+  EXPECT_THAT(MustFail({"run", "--json", "--", "x"}), HasSubstr("no option --json"));
+  EXPECT_THAT(MustFail({"down", "now"}), HasSubstr("does not take \"now\""));
+  EXPECT_TRUE(MustParse({"status", "--json"}).json);
+  EXPECT_THAT(MustFail({"status", "--json=yes"}), HasSubstr("takes no value"));
+}
+
+TEST(ArgsTest, DmaModesAreNamed) {
+  EXPECT_THAT(MustFail({"run", "--dma=pio", "--", "x"}), HasSubstr("auto, process, mapped"));
+}
+
+TEST(ArgsTest, NamePrefixIsADeviceName) {
+  EXPECT_EQ(MustParse({"up", "--name-prefix", "mlx5_"}).name_prefix, "mlx5_");
+  MustFail({"up", "--name-prefix=a/b"});
+  MustFail({"up", "--name-prefix=" + std::string(49, 'a')});
+}
+
+TEST(ArgsTest, SetBecomesADaemonFlag) {
+  EXPECT_THAT(MustParse({"up", "--set", "max-qp=64", "--set=mtu=1024"}).set,
+              ElementsAre("--max-qp=64", "--mtu=1024"));
+  MustFail({"up", "--set=maxqp"});
+  MustFail({"up", "--set=--x=1"});
+}
+
+TEST(ArgsTest, ShowKnowsItsKinds) {
+  for (const std::string& kind : ShowKinds()) EXPECT_EQ(MustParse({"show", kind}).kind, kind);
+  EXPECT_THAT(MustFail({"show", "qps"}), HasSubstr("not \"qps\""));
+  EXPECT_THAT(MustFail({"show"}), HasSubstr("wants a kind"));
+  EXPECT_TRUE(MustParse({"show", "mr", "--json"}).json);
+}
+
+TEST(ArgsTest, UnknownCommandIsNamed) {
+  EXPECT_THAT(MustFail({"start"}), HasSubstr("\"start\""));
+  EXPECT_THAT(MustFail({"help", "start"}), HasSubstr("\"start\""));
+}
+
+TEST(ArgsTest, HelpListsOnlyTheCommandsOptions) {
+  EXPECT_EQ(MustParse({"run", "--help"}).topic, "run");
+  EXPECT_THAT(HelpText("run"), HasSubstr("--private"));
+  EXPECT_THAT(HelpText("up"), Not(HasSubstr("--private")));
+  for (const char* command : {"run", "up", "down", "status", "env", "devices", "show", "doctor"}) {
+    EXPECT_THAT(HelpText(""), HasSubstr(command));
+    EXPECT_FALSE(HelpText(command).empty());
+  }
+  EXPECT_EQ(HelpText("start"), "");
+}
+
+}  // namespace
+}  // namespace verbena::cli

@@ -1,0 +1,132 @@
+#include "tools/cli/paths.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <fstream>
+#include <optional>
+#include <vector>
+
+#include "core/client/instance.h"
+
+namespace verbena::cli {
+namespace {
+
+constexpr char kPrivatePrefix[] = "private-";
+// A private directory without a daemon may belong to one that is just starting.
+constexpr time_t kStaleAfterS = 60;
+constexpr size_t kLogTailLines = 5;
+
+std::string DirectoryOfSelf() {
+  char path[PATH_MAX];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
+  if (length <= 0) return "";
+  const std::string self(path, static_cast<size_t>(length));
+  return self.substr(0, self.rfind('/'));
+}
+
+std::vector<std::string> Entries(const std::string& directory) {
+  std::vector<std::string> names;
+  DIR* dir = ::opendir(directory.c_str());
+  if (dir == nullptr) return names;
+  while (const dirent* entry = ::readdir(dir)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  ::closedir(dir);
+  return names;
+}
+
+void RemoveStaleDirectories(const std::string& parent) {
+  for (const std::string& name : Entries(parent)) {
+    if (name.rfind(kPrivatePrefix, 0) != 0) continue;
+    const std::string path = parent + "/" + name;
+    struct stat st;
+    if (::lstat(path.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != ::geteuid() ||
+        ::time(nullptr) - st.st_mtime < kStaleAfterS) {
+      continue;
+    }
+    const int fd = client::ConnectInstance(path);
+    if (fd >= 0) {
+      ::close(fd);
+    } else if (errno == ENOENT || errno == ECONNREFUSED) {
+      RemoveInstanceDirectory(path);
+    }
+  }
+}
+
+// The default instance's directory, whatever VERBENA_INSTANCE says: private ones lie beside it.
+std::string DefaultDirectory() {
+  std::optional<std::string> saved;
+  if (const char* value = ::getenv("VERBENA_INSTANCE")) saved = value;
+  ::unsetenv("VERBENA_INSTANCE");
+  std::string directory = client::InstanceDirectory(true);
+  const int error = errno;
+  if (saved.has_value()) ::setenv("VERBENA_INSTANCE", saved->c_str(), 1);
+  errno = error;
+  return directory;
+}
+
+}  // namespace
+
+bool LibraryDirectory(std::string* directory, std::string* error) {
+  const std::string self = DirectoryOfSelf();
+  const std::string wanted = self.substr(0, self.rfind('/')) + "/lib";
+  if (::access((wanted + "/libibverbs.so.1").c_str(), R_OK) != 0) {
+    *error = "Verbena's libibverbs.so.1 is not in " + wanted +
+             "; run `tools/stage` in the checkout, or unpack the tarball again.";
+    return false;
+  }
+  *directory = wanted;
+  return true;
+}
+
+std::string PrependPath(const std::string& directory, const char* value) {
+  if (value == nullptr || value[0] == '\0') return directory;
+  const std::string old = value;
+  if (old == directory || old.rfind(directory + ":", 0) == 0) return old;
+  return directory + ":" + old;
+}
+
+bool CreatePrivateDirectory(std::string* directory, std::string* error) {
+  const std::string beside = DefaultDirectory();
+  if (beside.empty()) {
+    *error = std::string("cannot create a directory for the instance below /run/user or /tmp: ") +
+             strerror(errno) + ".";
+    return false;
+  }
+  const std::string parent = beside.substr(0, beside.rfind('/'));
+  RemoveStaleDirectories(parent);
+  std::string name = parent + "/" + kPrivatePrefix + "XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) {
+    *error = "cannot create a directory in " + parent + ": " + strerror(errno) + ".";
+    return false;
+  }
+  *directory = name;
+  return true;
+}
+
+void RemoveInstanceDirectory(const std::string& directory) {
+  for (const std::string& name : Entries(directory)) ::unlink((directory + "/" + name).c_str());
+  ::rmdir(directory.c_str());
+}
+
+std::string LogTail(const std::string& directory) {
+  std::ifstream log(directory + "/log");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(log, line);) {
+    lines.push_back(line);
+    if (lines.size() > kLogTailLines) lines.erase(lines.begin());
+  }
+  std::string text;
+  for (const std::string& line : lines) text += "  " + line + "\n";
+  return text;
+}
+
+}  // namespace verbena::cli

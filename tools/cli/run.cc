@@ -1,0 +1,117 @@
+// `verbena run`: a program with our libraries in front, in a shared or a private instance.
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <optional>
+
+#include "core/client/instance.h"
+#include "tools/cli/child.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/elf_check.h"
+#include "tools/cli/guardian.h"
+#include "tools/cli/paths.h"
+#include "tools/cli/session.h"
+
+namespace verbena::cli {
+namespace {
+
+// A shared instance outlives its last program a little, so that the next one finds it warm.
+constexpr int kSharedIdleExitS = 5;
+// A private one is ended by us; this counts only when we were killed.
+constexpr int kPrivateIdleExitS = 2;
+
+std::string ErrnoName(int error) { return strerror(error); }
+
+// The instance that CMD runs in; a private one ends and vanishes with this object.
+class Instance {
+ public:
+  Instance() = default;
+  ~Instance() {
+    hold_.Close();
+    if (!private_) return;
+    std::string error;
+    EndInstance(directory_, true, &error);
+    RemoveInstanceDirectory(directory_);
+  }
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  bool Open(const Arguments& arguments, std::string* error) {
+    private_ = arguments.private_instance;
+    if (private_) {
+      if (!CreatePrivateDirectory(&directory_, error)) {
+        private_ = false;
+        return false;
+      }
+    } else {
+      directory_ = client::InstanceDirectory(true);
+      if (directory_.empty()) {
+        *error = "cannot use the instance directory: " + ErrnoName(errno) + ".";
+        return false;
+      }
+    }
+    const int idle_exit_s = private_ ? kPrivateIdleExitS : kSharedIdleExitS;
+    if (!JoinOrStart(OptionsFor(arguments, directory_, idle_exit_s), &hold_, error)) {
+      // The log of a private instance goes with its directory, so what it says is told now.
+      if (private_) *error += "\n" + LogTail(directory_);
+      return false;
+    }
+    if (private_) {
+      const int pidfd = DaemonPidfd(directory_);
+      guardian_.emplace(directory_, pidfd);
+      if (pidfd >= 0) ::close(pidfd);
+    } else if (arguments.nics.has_value()) {
+      return EnsureNics(directory_, *arguments.nics, error);
+    }
+    return true;
+  }
+
+  const std::string& directory() const { return directory_; }
+  bool is_private() const { return private_; }
+
+ private:
+  std::string directory_;
+  bool private_ = false;
+  AdminConnection hold_{-1};
+  std::optional<Guardian> guardian_;  // destroyed after the destructor's body has cleaned up
+};
+
+}  // namespace
+
+int RunProgram(const Arguments& arguments) {
+  std::string error;
+  std::string libraries;
+  if (!LibraryDirectory(&libraries, &error)) return Fail(error, kExitRunFailed);
+  const std::string& name = arguments.program[0];
+  const char* path_list = ::getenv("PATH");
+  ChildSpec child;
+  child.path = FindProgram(name, path_list != nullptr ? path_list : "/usr/local/bin:/usr/bin:/bin");
+  if (child.path.empty()) {
+    const bool missing = errno == ENOENT;
+    return missing ? Fail(name + ": not found.", kExitNotFound)
+                   : Fail(name + ": found, but it is not an executable file.", kExitNotExecutable);
+  }
+  child.argv = arguments.program;
+  child.environment.emplace_back("LD_LIBRARY_PATH",
+                                 PrependPath(libraries, ::getenv("LD_LIBRARY_PATH")));
+  if (!arguments.dma.empty()) child.environment.emplace_back("VERBENA_DMA", arguments.dma);
+  // Looked at before: CMD may replace itself.
+  const std::string warning = LibraryWarning(child.path, libraries);
+  int code;
+  {
+    Instance instance;
+    if (!instance.Open(arguments, &error)) return Fail(error, kExitRunFailed);
+    if (instance.is_private()) {
+      child.environment.emplace_back("VERBENA_INSTANCE", instance.directory());
+    }
+    code = RunChild(child, &error);
+  }
+  if (!error.empty()) Fail(error);
+  if (!warning.empty()) std::fprintf(stderr, "verbena: warning: %s\n", warning.c_str());
+  return code;
+}
+
+}  // namespace verbena::cli
