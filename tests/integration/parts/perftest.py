@@ -1,0 +1,87 @@
+"""perftest over every service each tool supports."""
+
+import re
+
+from harness import Spec, check, free_port
+from parts.pair import run_pair
+
+SERVICES = {"send": ["RC", "UC", "UD"], "write": ["RC", "UC"], "read": ["RC"], "atomic": ["RC"]}
+TWO, ONE = ("verbena0", "verbena1"), ("verbena0", "verbena0")
+ROW = re.compile(r"^\s*\d+\s+\d+(\s+[-\d.]+)+\s*$")
+
+
+def table_rows(text):
+    """The numbers below the '#bytes' header."""
+    rows, inside = [], False
+    for line in text.splitlines():
+        if line.strip().startswith("#bytes"):
+            inside = True
+        elif inside and ROW.match(line):
+            rows.append([float(word) for word in line.split()])
+    return rows
+
+
+def check_table(side, kind, all_sizes):
+    rows = table_rows(side.out)
+    check(len(rows) >= (10 if all_sizes else 1),
+          f"{side.name} printed {len(rows)} result rows:\n{side.tail(40)}")
+    for row in rows:
+        # bandwidth: bytes, iterations, peak, average, rate; latency: bytes, iterations, min, max,
+        # typical, average, …
+        figures = row[3:4] if kind == "bw" else [row[2], row[4]]
+        check(all(figure > 0 for figure in figures), f"{side.name}: implausible row {row}")
+    check("error" not in side.err.lower(), f"{side.name} wrote: {side.err}")
+    return rows
+
+
+def perftest(tool, options, devices, iterations):
+    verb, kind = tool.split("_")[1:]
+    all_sizes = "-a" in options
+
+    def case_function(case):
+        env = case.instance().env()
+        port = free_port()
+        common = [tool, "-F", "-x", "1", "-p", str(port), "-n", str(iterations), *options]
+        server, client = run_pair(case, env, [*common, "-d", devices[0]],
+                                  [*common, "-d", devices[1], "127.0.0.1"], port, 40)
+        rows = check_table(client, kind, all_sizes)
+        if kind == "bw" and "-b" in options:
+            check_table(server, kind, all_sizes)
+        last = rows[-1]
+        case.note(f"{int(last[0])} B: " +
+                  (f"{last[3]:.0f} MiB/s" if kind == "bw" else f"{last[4]:.1f} µs typical"))
+    return case_function
+
+
+def variants(verb, kind, service):
+    """Names, options, devices and iterations of the runs of one tool over one service."""
+    connection = ["-c", service] if verb != "atomic" else []
+    yield "two NICs", connection, TWO, 1000
+    yield "one NIC", connection, ONE, 1000
+    if verb != "atomic":
+        yield "all sizes", [*connection, "-a"], TWO, 100
+        yield "path MTU 1024", [*connection, "-m", "1024"], TWO, 500
+    if not (verb == "write" and kind == "lat"):  # that tool polls memory: nothing to wait for
+        yield "events", [*connection, "-e"], TWO, 500
+    if verb in ("send", "write"):
+        yield "inline", [*connection, "-I", "64", "-s", "64"], TWO, 1000
+    if kind == "bw":
+        yield "bidirectional", [*connection, "-b"], TWO, 500
+        yield "8 QPs", [*connection, "-q", "8"], TWO, 500
+    if verb == "send" and service in ("RC", "UD"):
+        yield "shared receive queue", [*connection, "--use-srq"], TWO, 500
+    if verb == "atomic":
+        yield "compare and swap", ["-A", "CMP_AND_SWAP"], TWO, 500
+        yield "fetch and add", ["-A", "FETCH_AND_ADD"], TWO, 500
+
+
+def cases(thorough):
+    specs = []
+    for verb, services in SERVICES.items():
+        for kind in ("bw", "lat"):
+            tool = f"ib_{verb}_{kind}"
+            for service in services:
+                for name, options, devices, iterations in variants(verb, kind, service):
+                    specs.append(Spec(f"{tool} {service}, {name}",
+                                      perftest(tool, options, devices, iterations), 60))
+    return specs

@@ -1,0 +1,127 @@
+"""rdma-core's own test suite, as Debian ships it, against checked-in lists of what is due."""
+
+import gzip
+import json
+import pathlib
+import shutil
+import time
+
+from harness import PYTHON, ROOT, Failure, Spec, check, wait_for
+
+SHIPPED = pathlib.Path("/usr/share/doc/rdma-core/tests")
+LISTS = ROOT / "tests" / "pyverbs"
+VENDOR_ONLY = ("test_mlx5", "test_efa", "test_cuda")
+TEST_LIMIT_S = 60
+
+
+def copy_suite(case):
+    check(SHIPPED.is_dir(), f"{SHIPPED} is missing: install rdma-core")
+    target = case.dir / "suite" / "tests"
+    target.mkdir(parents=True)
+    for path in SHIPPED.iterdir():
+        if path.suffix == ".gz":
+            (target / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+        elif path.is_file():
+            shutil.copy(path, target)
+    return target.parent
+
+
+def listed(name):
+    """Test ids of a list; what follows ' | ' is the reason."""
+    lines = (LISTS / name).read_text(encoding="utf-8").splitlines()
+    return [line.split(" | ")[0].strip() for line in lines if line and not line.startswith("#")]
+
+
+class Run:
+    """Runs tests in a process of their own; a crash or hang costs one test, the rest goes on."""
+
+    def __init__(self, case, copy, env):
+        self.case, self.copy, self.env = case, copy, env
+        self.results = case.dir / "results.jsonl"
+        self.results.touch()
+
+    def events(self):
+        return [json.loads(line) for line in self.results.read_text().splitlines()]
+
+    def spawn(self, names):
+        return self.case.spawn([PYTHON, LISTS / "suite.py", self.copy, "verbena0", "1",
+                                self.results, *names], env=self.env)
+
+    def outcomes(self, names):
+        done = {}
+        todo = list(names)
+        while todo:
+            process = self.spawn(todo)
+            self.watch(process)
+            started = None
+            for event in self.events():
+                if event["event"] == "start":
+                    started = event["id"]
+                elif event["event"] != "list":
+                    done[event["id"]] = (event["event"], event.get("text", ""))
+                    started = None if started == event["id"] else started
+            if started and started not in done:
+                how = "hang" if process.popen.returncode == -9 else "crash"
+                done[started] = (how, f"exit code {process.popen.returncode}\n{process.tail()}")
+                self.results.open("a").write(
+                    json.dumps({"id": started, "event": how, "text": done[started][1]}) + "\n")
+            rest = [name for name in todo if name not in done]
+            if len(rest) == len(todo):
+                raise Failure(f"the suite does not start:\n{process.tail(30)}")
+            todo = rest
+        return done
+
+    def watch(self, process):
+        """Until it ends, killing it when one test takes too long."""
+        state = {"size": -1, "since": time.monotonic()}
+
+        def ended():
+            size = self.results.stat().st_size
+            if size != state["size"]:
+                state.update(size=size, since=time.monotonic())
+            elif time.monotonic() - state["since"] > TEST_LIMIT_S:
+                process.kill()
+            return not process.is_running()
+
+        wait_for(ended, 1200, "the suite ends")
+
+
+def judge(case, done, allowed):
+    wrong = {name: what for name, what in done.items() if what[0] not in allowed}
+    counts = {}
+    for outcome, _ in done.values():
+        counts[outcome] = counts.get(outcome, 0) + 1
+    case.note(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    if wrong:
+        raise Failure("\n".join(f"{name}: {what[0]}: {what[1].strip()[-700:]}"
+                                for name, what in sorted(wrong.items())))
+
+
+def due_tests_pass(case):
+    run = Run(case, copy_suite(case), case.instance().env())
+    judge(case, run.outcomes(listed("due.txt")), ("ok",))
+
+
+def later_tests_pass_or_skip(case):
+    run = Run(case, copy_suite(case), case.instance().env())
+    judge(case, run.outcomes(listed("later.txt")), ("ok", "skip"))
+
+
+def lists_are_complete(case):
+    run = Run(case, copy_suite(case), case.instance().env())
+    run.spawn([]).expect_exit(60)
+    ids = next(e["ids"] for e in run.events() if e["event"] == "list")
+    ours = {i for i in ids if not i.startswith(VENDOR_ONLY)}
+    due, later = set(listed("due.txt")), set(listed("later.txt"))
+    check(not due & later, f"in both lists: {sorted(due & later)}")
+    check(ours <= due | later, f"in neither list: {sorted(ours - due - later)}")
+    check(len(due) >= 75, f"only {len(due)} tests are due")
+
+
+def cases(thorough):
+    return [
+        Spec("every test of the suite is in a list", lists_are_complete, 90),
+        Spec(f"the {len(listed('due.txt'))} tests due now pass", due_tests_pass, 900),
+        Spec(f"the {len(listed('later.txt'))} other tests pass or skip", later_tests_pass_or_skip,
+             900),
+    ]
