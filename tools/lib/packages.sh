@@ -1,0 +1,95 @@
+# The Debian packages that Verbena needs, and installing those that are missing.
+# Usage: . packages.sh; install_missing build|clients|test|dev...
+# shellcheck shell=bash
+
+packages_of() {
+  case "$1" in
+    # What `tools/stage` needs.
+    build)
+      echo bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
+      echo g++ binutils libc6-dev
+      echo libabsl-dev libboost1.81-dev libisal-dev liburing-dev
+      echo libibverbs-dev librdmacm-dev libfabric-dev
+      ;;
+    # Unmodified RDMA programs, for the demo.
+    clients) echo ibverbs-utils perftest ;;
+    # Everything `tools/test` runs besides.
+    test)
+      echo libbenchmark-dev libgmock-dev libgtest-dev libseccomp-dev
+      echo ibverbs-utils perftest qperf rdmacm-utils python3 python3-pyverbs
+      echo binutils iproute2 procps strace util-linux
+      ;;
+    # What `tools/dev` needs on top.
+    dev) echo clang clang-format clang-tidy shellcheck ;;
+    *) return 1 ;;
+  esac
+}
+
+# Names those of its arguments that are not installed.
+missing_packages() {
+  local package
+  for package in "$@"; do
+    case "$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null)" in
+      ii*) ;;
+      *) echo "$package" ;;
+    esac
+  done
+}
+
+# Runs a command as root: directly, or by sudo. With neither, says what an administrator has to run.
+as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  elif command -v sudo >/dev/null && { [ -t 0 ] || sudo -n true 2>/dev/null; }; then
+    sudo env DEBIAN_FRONTEND=noninteractive "$@"
+  else
+    return 1
+  fi
+}
+
+install_missing() {
+  local group wanted=() missing=()
+  for group in "$@"; do
+    # shellcheck disable=SC2207
+    wanted+=($(packages_of "$group")) || { echo "no package group '$group'" >&2; return 1; }
+  done
+  if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+    echo "Verbena's set-up knows Debian 12 (apt-get); here, install what corresponds to:" >&2
+    echo "  ${wanted[*]}" >&2
+    return 1
+  fi
+  mapfile -t missing < <(missing_packages "${wanted[@]}" | sort -u)
+  [ "${#missing[@]}" -gt 0 ] || return 0
+  echo "== Installing ${#missing[@]} missing Debian packages: ${missing[*]}" >&2
+  export DEBIAN_FRONTEND=noninteractive
+  local options=(-q -y -o DPkg::Lock::Timeout=300)
+  if ! as_root true; then
+    echo "These packages are missing, and this is neither root nor a user with sudo. Have run:" >&2
+    echo "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" >&2
+    return 1
+  fi
+  if ! as_root apt-get "${options[@]}" update >&2; then
+    echo "apt-get update failed (above); is the network there?" >&2
+    return 1
+  fi
+  if ! as_root apt-get "${options[@]}" install --no-install-recommends "${missing[@]}" >&2; then
+    echo "apt-get could not install the packages (above). Verbena is built on Debian 12." >&2
+    return 1
+  fi
+}
+
+# Prints the directory with the pyverbs suite (`tests/` in it). Slim images leave /usr/share/doc out;
+# then the package is fetched again and unpacked below the directory given.
+pyverbs_suite() {
+  local installed=/usr/share/doc/rdma-core spare="$1"
+  if [ -d "$installed/tests" ]; then
+    echo "$installed"
+    return 0
+  fi
+  if [ ! -d "$spare/usr/share/doc/rdma-core/tests" ]; then
+    mkdir -p "$spare" || return 1
+    (cd "$spare" && apt-get -q download python3-pyverbs >&2 && dpkg -x python3-pyverbs_*.deb .) ||
+      return 1
+  fi
+  echo "$spare/usr/share/doc/rdma-core"
+}
