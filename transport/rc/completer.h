@@ -1,0 +1,65 @@
+// The completer: the requester's response half. Takes acknowledgements and responses, places what
+// they carry, and completes send WQEs in order.
+#pragma once
+
+#include <cstdint>
+
+#include "transport/pdu.h"
+#include "transport/qp_attributes.h"
+#include "transport/qp_host.h"
+#include "transport/qp_transport.h"
+#include "transport/rc/growing_ring.h"
+#include "transport/rc/requester.h"
+#include "transport/rc/send_window.h"
+
+namespace verbena::transport::rc {
+
+class Completer {
+ public:
+  Completer(const QpConfig& config, QpHost* host, QpAttributes* attributes, Requester* requester,
+            SendWindow* window)
+      : config_(config), host_(host), attributes_(attributes), requester_(requester), w_(window) {}
+
+  void Reset();
+  bool CanAccept() const { return !placements_.IsFull(); }
+  // An acknowledgement or a response. Stale and impossible ones are ignored.
+  void OnPdu(Instant now, const Pdu& pdu);
+  // The oldest placement outstanding is done.
+  void OnDmaDone(Instant now, const DmaResult& result);
+  // At most one placement comes of each OnPdu.
+  bool PollDma(DmaRequest& out);
+  // Completions of WQEs retired; in the error state, flushes of all others.
+  bool PollCompletion(Completion& out);
+
+ private:
+  struct Placement {
+    uint32_t index;   // of the record
+    uint32_t offset;  // into its message
+    uint32_t length;
+  };
+
+  bool AckThrough(Instant now, Psn psn);
+  void OnAck(Instant now, const Pdu& pdu);
+  void OnReadResponse(Instant now, const Pdu& pdu, const OpcodeInfo& info);
+  void OnAtomicAck(Instant now, const Pdu& pdu);
+  SendRecord* FindResponseRecord(Instant now, Psn psn);
+  void Take(Instant now, SendRecord& rec, uint32_t bytes);
+  bool Place(Instant now, SendRecord& rec, const Payload& payload);
+  void Reopen(Instant now, const Placement& placement);
+  bool FlushOne(Completion& out);
+  Psn ExpectedPsn(const SendRecord& rec) const;
+  void Fill(const SendRecord& rec, WcStatus status, shm::VendorErr why, Completion& out) const;
+
+  const QpConfig& config_;
+  QpHost* host_;
+  QpAttributes* attributes_;
+  Requester* requester_;
+  SendWindow* w_;
+
+  static constexpr uint32_t kPlacementsMax = 64;
+  GrowingRing<Placement, kPlacementsMax> placements_;  // in the order polled
+  bool dma_due_ = false;
+  Payload dma_source_;
+};
+
+}  // namespace verbena::transport::rc

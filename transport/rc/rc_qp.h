@@ -1,0 +1,72 @@
+// A queue pair of the reliable connected service: three roles and what joins them.
+//
+// Spec: IBTA chapter 9.7 (reliable service), 10.3 (states).
+#pragma once
+
+#include <cstdint>
+
+#include "transport/qp_attributes.h"
+#include "transport/qp_host.h"
+#include "transport/qp_transport.h"
+#include "transport/rc/completer.h"
+#include "transport/rc/growing_ring.h"
+#include "transport/rc/requester.h"
+#include "transport/rc/responder.h"
+#include "transport/rc/send_window.h"
+
+namespace verbena::transport::rc {
+
+class RcQp final : public QpTransport {
+ public:
+  // `host` outlives the QP.
+  RcQp(const QpConfig& config, QpHost* host);
+  RcQp(const RcQp&) = delete;
+  RcQp& operator=(const RcQp&) = delete;
+
+  void OnDoorbell(Instant now) override;
+  void OnPdu(Instant now, const Pdu& pdu) override;
+  void OnDmaDone(Instant now, const DmaResult& result) override;
+  void OnSourceFault(Instant now, Opcode opcode, Psn psn) override;
+  void OnTimeout(Instant now) override;
+  ModifyResult Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) override;
+  void Fail(Instant now, EventType event) override;
+
+  bool PollRequest(Instant now, Pdu& out) override;
+  bool PollResponse(Instant now, Pdu& out) override;
+  bool PollDma(DmaRequest& out) override;
+  bool PollCompletion(Completion& out) override;
+  bool PollEvent(EventType& out) override;
+  Instant PollTimeout() const override { return requester_.PollTimeout(); }
+
+  bool CanAccept(const Pdu& pdu) const override;
+  bool HasRequestWork() const override { return window_.may_send; }
+  QpState state() const override { return attributes_.state(); }
+  Qpn remote_qpn() const override { return attributes_.remote_qpn(); }
+  const Path& path() const override { return attributes_.path(); }
+  void Query(shm::QpAttr& out) const override;
+  const QpCounters& counters() const override { return counters_; }
+
+ private:
+  void Settle();
+  void EnterError();
+  void Reset();
+  void PushEvent(EventType event);
+
+  const QpConfig config_;
+  QpHost* host_;
+  QpCounters counters_;
+  QpAttributes attributes_;
+  SendWindow window_;
+  Requester requester_;
+  Completer completer_;
+  Responder responder_;
+
+  // Tells results of DMA from before a reset from today's.
+  uint8_t epoch_ = 0;
+  bool comm_established_ = false;
+  bool last_wqe_due_ = false;
+  static constexpr uint32_t kEventsMax = 16;
+  GrowingRing<EventType, kEventsMax> events_;
+};
+
+}  // namespace verbena::transport::rc

@@ -1,0 +1,445 @@
+#include "transport/rc/requester.h"
+
+#include <bit>
+#include <cstring>
+
+#include "core/base/check.h"
+
+namespace verbena::transport::rc {
+namespace {
+
+using shm::VendorErr;
+using shm::WrOpcode;
+
+// PSNs in flight stay within half the number space.  Spec: IBTA 9.7.2 (duplicate region).
+constexpr int32_t kPsnsInFlightMax = (1 << 23) - 1;
+// A long message asks for an acknowledgement now and then, so that a loss late in it doesn't send
+// all of it again.
+constexpr int32_t kAckRequestEveryPsns = 64;
+// The spec allows [T, 4T]. Twice the interval keeps a busy machine from seeing losses.
+constexpr int64_t kAckTimeoutFactor = 2;
+
+bool IsSend(WrOpcode opcode) {
+  return opcode == WrOpcode::kSend || opcode == WrOpcode::kSendWithImm ||
+         opcode == WrOpcode::kSendWithInv;
+}
+bool IsWrite(WrOpcode opcode) {
+  return opcode == WrOpcode::kRdmaWrite || opcode == WrOpcode::kRdmaWriteWithImm;
+}
+
+// Opcode of one part of a SEND or WRITE.
+Opcode PartOpcode(WrOpcode opcode, bool is_first, bool is_last) {
+  if (IsWrite(opcode)) {
+    bool imm = opcode == WrOpcode::kRdmaWriteWithImm;
+    if (is_last) {
+      if (is_first) return imm ? Opcode::kWriteOnlyWithImm : Opcode::kWriteOnly;
+      return imm ? Opcode::kWriteLastWithImm : Opcode::kWriteLast;
+    }
+    return is_first ? Opcode::kWriteFirst : Opcode::kWriteMiddle;
+  }
+  if (!is_last) return is_first ? Opcode::kSendFirst : Opcode::kSendMiddle;
+  switch (opcode) {
+    case WrOpcode::kSendWithImm:
+      return is_first ? Opcode::kSendOnlyWithImm : Opcode::kSendLastWithImm;
+    case WrOpcode::kSendWithInv:
+      return is_first ? Opcode::kSendOnlyWithInvalidate : Opcode::kSendLastWithInvalidate;
+    default:
+      return is_first ? Opcode::kSendOnly : Opcode::kSendLast;
+  }
+}
+
+}  // namespace
+
+void Requester::Start(Psn sq_psn) {
+  w_->next_psn = w_->unacked_psn = w_->sent_psn = sq_psn;
+  // WQEs may have been posted in any state before.
+  w_->sq_may_hold_more = true;
+  OnModify();
+}
+
+void Requester::Reset() {
+  ack_deadline_ = rnr_deadline_ = Instant::Never();
+  implied_nak_served_ = corrupt_queue_ = false;
+}
+
+void Requester::OnModify() {
+  mtu_bytes_ = attributes_->mtu_bytes();
+  mtu_shift_ = static_cast<uint32_t>(std::countr_zero(mtu_bytes_));
+  // Parts of a message but the last are whole packets, so that every part starts at a PSN.
+  uint32_t whole = config_.max_pdu_bytes / mtu_bytes_ * mtu_bytes_;
+  pdu_bytes_max_ = whole == 0 ? mtu_bytes_ : whole;
+  retries_left_ = attributes_->retry_count_max();
+  rnr_retries_left_ = attributes_->rnr_retry_count_max();
+  w_->may_send = true;
+}
+
+bool Requester::TakeCorruptQueue() {
+  bool was = corrupt_queue_;
+  corrupt_queue_ = false;
+  return was;
+}
+
+// --- sending -------------------------------------------------------------------------------------
+
+bool Requester::PollRequest(Instant now, Pdu& out) {
+  const QpState state = attributes_->state();
+  const bool may_work = state == QpState::kRts || state == QpState::kSqd;
+  while (may_work && rnr_deadline_.IsNever() && EnsureRecord()) {
+    SendRecord& rec = w_->At(w_->cursor);
+    if (rec.state == WqeState::kPosted) {
+      // SQD finishes messages begun and starts none.  Spec: IBTA 10.3.1.5.
+      if (state == QpState::kSqd || !MayStart(rec)) break;
+      StartRecord(now, rec);
+    }
+    if (rec.state == WqeState::kError) break;  // completes after the older ones; nothing follows it
+    if (rec.state != WqeState::kSending) {     // done meanwhile, or its response is on its way
+      ++w_->cursor;
+      continue;
+    }
+    VendorErr why = VendorErr::kNone;
+    if (!rec.is_resolved && !Resolve(rec, &why)) {
+      rec.status = WcStatus::kLocProtErr;
+      Apply(now, {RequesterEvent::kLocalFault, w_->cursor, {}, 0, why});
+      break;
+    }
+    BuildPdu(rec, out);
+    Psn end = out.psn + out.psn_count;
+    if (w_->sent_psn.Before(end)) w_->sent_psn = end;
+    if (ack_deadline_.IsNever()) ArmAckTimer(now);
+    return true;
+  }
+  w_->may_send = false;
+  return false;
+}
+
+// True if there is a record at the cursor.
+bool Requester::EnsureRecord() {
+  if (w_->cursor != w_->tail) return true;
+  if (attributes_->state() != QpState::kRts || !w_->sq_may_hold_more || w_->IsFull()) return false;
+  SendWork work;
+  switch (host_->FetchSend(work)) {
+    case FetchResult::kOk:
+      break;
+    case FetchResult::kInvalid:
+      corrupt_queue_ = true;
+      [[fallthrough]];
+    case FetchResult::kEmpty:
+      w_->sq_may_hold_more = false;
+      return false;
+  }
+  LoadRecord(work, w_->Push());
+  return true;
+}
+
+void Requester::LoadRecord(const SendWork& work, SendRecord& rec) {
+  const shm::SendWqe& wqe = work.wqe;
+  rec.wr_id = wqe.wr_id;
+  rec.remote_addr = wqe.remote_addr;
+  rec.rkey = RKey(wqe.rkey);
+  rec.imm_or_rkey = wqe.imm_or_rkey;
+  rec.opcode = static_cast<WrOpcode>(wqe.opcode);
+  rec.flags = wqe.flags;
+  rec.sent_bytes = rec.received_bytes = 0;
+  rec.dma_outstanding = rec.segment_count = 0;
+  rec.is_resolved = rec.is_taken = false;
+  rec.state = WqeState::kPosted;
+  rec.status = WcStatus::kSuccess;
+  rec.vendor_err = VendorErr::kNone;
+  if (rec.opcode == WrOpcode::kAtomicCmpAndSwp) {
+    rec.compare = wqe.atomic.compare_add;
+    rec.swap_or_add = wqe.atomic.swap;
+  } else {
+    rec.compare = 0;
+    rec.swap_or_add = wqe.atomic.compare_add;
+  }
+  if (rec.IsInline()) {
+    rec.num_sge = 0;
+    rec.length = wqe.inline_bytes;
+    std::memcpy(rec.ReserveBody(wqe.inline_bytes), work.inline_data, wqe.inline_bytes);
+    return;
+  }
+  rec.num_sge = wqe.num_sge;
+  std::byte* body = rec.ReserveBody(wqe.num_sge * (sizeof(shm::Sge) + sizeof(DmaSegment)));
+  std::memcpy(body, work.sge, wqe.num_sge * sizeof(shm::Sge));
+  uint64_t length = 0;
+  for (uint32_t i = 0; i < wqe.num_sge; ++i) length += work.sge[i].length;
+  // Too long a message is refused when its turn comes; saturating keeps the sum honest.
+  rec.length = length > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(length);
+}
+
+// Whether ordering and limits let a WQE begin now.
+bool Requester::MayStart(const SendRecord& rec) const {
+  if (w_->rd_atomic_outstanding != 0) {
+    // Spec: IBTA 10.8.3.3: a fence waits for all earlier READs and atomics.
+    if ((rec.flags & shm::kSendFence) != 0) return false;
+    if (rec.HasResponse() && w_->rd_atomic_outstanding >= attributes_->max_rd_atomic()) {
+      // With a limit of 0 nothing is outstanding, and the WQE fails its check instead.
+      return false;
+    }
+  }
+  int32_t in_flight = Psn::Delta(w_->unacked_psn, w_->next_psn).value;
+  uint32_t length = rec.length < config_.max_message_bytes ? rec.length : config_.max_message_bytes;
+  return in_flight + PsnsOf(length).value <= kPsnsInFlightMax;
+}
+
+// What is wrong with a WQE before anything of it is sent; sets rec.status.
+RequesterInput Requester::CheckRecord(SendRecord& rec) const {
+  auto refuse = [this, &rec](WcStatus status, VendorErr why) {
+    rec.status = status;
+    return RequesterInput{RequesterEvent::kLocalFault, w_->cursor, {}, 0, why};
+  };
+  if (rec.opcode == WrOpcode::kLocalInv) {
+    VendorErr why = host_->Invalidate(RKey(rec.imm_or_rkey));
+    if (why != VendorErr::kNone) return refuse(WcStatus::kLocQpOpErr, why);
+    return RequesterInput{RequesterEvent::kLocalDone, w_->cursor, {}, 0, VendorErr::kNone};
+  }
+  if (!IsSend(rec.opcode) && !IsWrite(rec.opcode) && !rec.HasResponse()) {
+    return refuse(WcStatus::kLocQpOpErr, VendorErr::kBadOpcode);
+  }
+  if (rec.length > config_.max_message_bytes || (rec.IsAtomic() && rec.length != 8)) {
+    return refuse(WcStatus::kLocLenErr, VendorErr::kMessageTooLong);
+  }
+  if (rec.HasResponse()) {
+    if (rec.IsInline()) return refuse(WcStatus::kLocQpOpErr, VendorErr::kBadWqe);
+    if (attributes_->max_rd_atomic() == 0) {
+      return refuse(WcStatus::kLocQpOpErr, VendorErr::kTooManyRdAtomic);
+    }
+  }
+  return RequesterInput{RequesterEvent::kStart, w_->cursor, {}, 0, VendorErr::kNone};
+}
+
+void Requester::StartRecord(Instant now, SendRecord& rec) {
+  RequesterInput input = CheckRecord(rec);
+  VendorErr why = VendorErr::kNone;
+  if (input.event == RequesterEvent::kStart && !Resolve(rec, &why)) {
+    rec.status = WcStatus::kLocProtErr;
+    input = {RequesterEvent::kLocalFault, w_->cursor, {}, 0, why};
+  }
+  Apply(now, input);
+}
+
+bool Requester::Resolve(SendRecord& rec, VendorErr* why) {
+  if (!rec.IsInline() && rec.num_sge != 0) {
+    uint32_t needed = rec.HasResponse() ? access::kLocalWrite : 0;
+    *why = host_->ResolveLocal(rec.sges(), rec.num_sge, needed, rec.segments(), &rec.segment_count);
+    if (*why != VendorErr::kNone) return false;
+  }
+  rec.is_resolved = true;
+  return true;
+}
+
+void Requester::BuildPdu(SendRecord& rec, Pdu& out) {
+  out = Pdu{};
+  out.service = Service::kRc;
+  out.pkey = attributes_->pkey();
+  out.src_qpn = config_.qpn;
+  out.dest_qpn = attributes_->remote_qpn();
+  out.path = &attributes_->path();
+  out.psn = rec.first_psn;
+  if (rec.IsRead()) {
+    BuildRead(rec, out);
+  } else if (rec.IsAtomic()) {
+    BuildAtomic(rec, out);
+  } else {
+    BuildMessagePart(rec, out);
+  }
+}
+
+// Asks for what has not come yet: after a loss that is the rest.
+void Requester::BuildRead(SendRecord& rec, Pdu& out) {
+  out.opcode = Opcode::kReadRequest;
+  out.psn = rec.first_psn + PsnCount{static_cast<int32_t>(rec.received_bytes >> mtu_shift_)};
+  out.remote_addr = rec.remote_addr + rec.received_bytes;
+  out.rkey = rec.rkey;
+  out.dma_length = rec.length - rec.received_bytes;
+  out.psn_count = PsnsOf(out.dma_length);
+  rec.sent_bytes = rec.length;
+  rec.state = LookUpRequesterEvent(RequesterEvent::kLastPduSent).next;
+  ++w_->cursor;
+}
+
+void Requester::BuildAtomic(SendRecord& rec, Pdu& out) {
+  out.opcode = rec.opcode == WrOpcode::kAtomicCmpAndSwp ? Opcode::kCompareSwap : Opcode::kFetchAdd;
+  out.remote_addr = rec.remote_addr;
+  out.rkey = rec.rkey;
+  out.compare = rec.compare;
+  out.swap_or_add = rec.swap_or_add;
+  rec.state = LookUpRequesterEvent(RequesterEvent::kLastPduSent).next;
+  ++w_->cursor;
+}
+
+void Requester::BuildMessagePart(SendRecord& rec, Pdu& out) {
+  const uint32_t offset = rec.sent_bytes;
+  const uint32_t left = rec.length - offset;
+  const bool is_first = offset == 0;
+  const bool is_last = left <= pdu_bytes_max_;
+  const uint32_t bytes = is_last ? left : pdu_bytes_max_;
+  out.opcode = PartOpcode(rec.opcode, is_first, is_last);
+  out.psn = rec.first_psn + PsnCount{static_cast<int32_t>(offset >> mtu_shift_)};
+  out.psn_count = PsnsOf(bytes);
+  if (is_first && IsWrite(rec.opcode)) {
+    out.remote_addr = rec.remote_addr;
+    out.rkey = rec.rkey;
+    out.dma_length = rec.length;
+  }
+  if (is_last) {
+    out.solicited = (rec.flags & shm::kSendSolicited) != 0;
+    out.imm_or_rkey = rec.imm_or_rkey;
+    out.ack_request = true;
+  } else {
+    int32_t sent = Psn::Delta(rec.first_psn, out.psn).value + out.psn_count.value;
+    out.ack_request =
+        sent / kAckRequestEveryPsns != (sent - out.psn_count.value) / kAckRequestEveryPsns;
+  }
+  out.payload.length = bytes;
+  if (rec.IsInline()) {
+    out.payload.bytes = rec.body() + offset;
+  } else if (bytes != 0) {
+    out.payload.segments = rec.segments();
+    out.payload.segment_count = rec.segment_count;
+    out.payload.offset = offset;
+  }
+  rec.sent_bytes = offset + bytes;
+  rec.state =
+      LookUpRequesterEvent(is_last ? RequesterEvent::kLastPduSent : RequesterEvent::kPduSent).next;
+  if (is_last) ++w_->cursor;
+}
+
+// --- events --------------------------------------------------------------------------------------
+
+void Requester::Apply(Instant now, const RequesterInput& input) {
+  const RequesterEventRow& row = LookUpRequesterEvent(input.event);
+  SendRecord& rec = w_->At(input.index);
+  if (!row.AppliesIn(rec.state)) return;
+  if (row.counter != nullptr) ++(counters_->*row.counter);
+  switch (row.action) {
+    case RequesterAction::kRetry:
+      Retry(now, input);
+      return;  // every WQE from there on changes state, or fails by another row
+    case RequesterAction::kRnrRetry:
+      RetryAfterRnr(now, input);
+      return;
+    case RequesterAction::kAssignPsns:
+      rec.psn_count = PsnsOf(rec.length);
+      rec.first_psn = w_->next_psn;
+      w_->next_psn = w_->next_psn + rec.psn_count;
+      if (rec.HasResponse()) ++w_->rd_atomic_outstanding;
+      break;
+    case RequesterAction::kFail:
+      Fail(input, row);
+      break;
+    case RequesterAction::kRetire:
+      if (rec.HasResponse()) --w_->rd_atomic_outstanding;
+      w_->may_send = true;
+      break;
+    case RequesterAction::kReopen:
+      rec.is_taken = false;
+      ArmAckTimer(now);
+      break;
+    case RequesterAction::kNone:
+      break;
+  }
+  rec.state = row.next;
+}
+
+void Requester::Fail(const RequesterInput& input, const RequesterEventRow& row) {
+  SendRecord& rec = w_->At(input.index);
+  if (row.status != WcStatus::kSuccess) rec.status = row.status;
+  rec.vendor_err = input.vendor_err != VendorErr::kNone ? input.vendor_err : row.vendor_err;
+}
+
+void Requester::Retry(Instant now, const RequesterInput& input) {
+  // A timeout is news of its own; implied NAKs for one loss count once.
+  if (input.event == RequesterEvent::kImpliedNak) {
+    if (implied_nak_served_) return;
+    implied_nak_served_ = true;
+  } else if (input.event == RequesterEvent::kTimeout) {
+    implied_nak_served_ = false;
+  }
+  if (retries_left_ == 0) {
+    ack_deadline_ = Instant::Never();
+    Apply(now, {RequesterEvent::kRetryExceeded, input.index, input.psn, 0, VendorErr::kNone});
+    return;
+  }
+  --retries_left_;
+  GoBackTo(input.psn);
+  ack_deadline_ = Instant::Never();  // armed again with the first PDU sent again
+}
+
+void Requester::RetryAfterRnr(Instant now, const RequesterInput& input) {
+  if (rnr_retries_left_ == 0) {
+    Apply(now, {RequesterEvent::kRnrRetryExceeded, input.index, input.psn, 0, VendorErr::kNone});
+    return;
+  }
+  if (attributes_->rnr_retry_count_max() != kRetryForever) --rnr_retries_left_;
+  GoBackTo(input.psn);
+  ack_deadline_ = Instant::Never();
+  rnr_deadline_ = now + RnrDelay(input.rnr_timer_code);
+}
+
+// Everything from `psn` on is to be sent again, but for WQEs whose response came.
+void Requester::GoBackTo(Psn psn) {
+  const RequesterEventRow& row = LookUpRequesterEvent(RequesterEvent::kTimeout);
+  uint32_t first = w_->tail;
+  for (uint32_t i = w_->acked; i != w_->tail; ++i) {
+    SendRecord& rec = w_->At(i);
+    if (!rec.IsInFlight() || rec.is_taken) continue;
+    int32_t psns_done = Psn::Delta(rec.first_psn, psn).value;
+    if (psns_done >= rec.psn_count.value) continue;  // wholly before
+    rec.sent_bytes = psns_done > 0 ? static_cast<uint32_t>(psns_done) << mtu_shift_ : 0;
+    rec.is_resolved = false;  // a key may have been revoked since
+    rec.state = row.next;
+    if (first == w_->tail) first = i;
+  }
+  if (first != w_->tail) w_->cursor = first;
+  w_->may_send = true;
+}
+
+void Requester::OnProgress(Instant now) {
+  retries_left_ = attributes_->retry_count_max();
+  rnr_retries_left_ = attributes_->rnr_retry_count_max();
+  implied_nak_served_ = false;
+  if (w_->unacked_psn == w_->sent_psn) {
+    ack_deadline_ = Instant::Never();
+  } else {
+    ArmAckTimer(now);
+  }
+  w_->may_send = true;
+}
+
+void Requester::OnSourceFault(Instant now, Psn psn) {
+  for (uint32_t i = w_->acked; i != w_->tail; ++i) {
+    SendRecord& rec = w_->At(i);
+    if (!rec.IsInFlight()) continue;
+    int32_t distance = Psn::Delta(rec.first_psn, psn).value;
+    if (distance < 0 || distance >= rec.psn_count.value) continue;
+    Apply(now, {RequesterEvent::kSourceFault, i, psn, 0, VendorErr::kNone});
+    return;
+  }
+}
+
+// --- timers --------------------------------------------------------------------------------------
+
+void Requester::ArmAckTimer(Instant now) {
+  // While the peer is given time nothing is expected of it.
+  ack_deadline_ = attributes_->has_ack_timeout() && rnr_deadline_.IsNever()
+                      ? now + attributes_->ack_timeout() * kAckTimeoutFactor
+                      : Instant::Never();
+}
+
+void Requester::OnTimeout(Instant now) {
+  if (rnr_deadline_ <= now) {
+    rnr_deadline_ = Instant::Never();
+    w_->may_send = true;
+  }
+  if (ack_deadline_ > now) return;
+  ack_deadline_ = Instant::Never();
+  for (uint32_t i = w_->acked; i != w_->tail; ++i) {
+    SendRecord& rec = w_->At(i);
+    if (!rec.IsInFlight() || rec.is_taken) continue;
+    Apply(now, {RequesterEvent::kTimeout, i, w_->unacked_psn, 0, VendorErr::kNone});
+    return;
+  }
+}
+
+}  // namespace verbena::transport::rc

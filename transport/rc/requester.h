@@ -1,0 +1,95 @@
+// The requester: turns send WQEs into request PDUs, and sends again what is lost.
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/instant.h"
+#include "core/base/psn.h"
+#include "transport/pdu.h"
+#include "transport/qp_attributes.h"
+#include "transport/qp_host.h"
+#include "transport/qp_transport.h"
+#include "transport/rc/requester_events.h"
+#include "transport/rc/send_window.h"
+
+namespace verbena::transport::rc {
+
+// Something that happened to a WQE, as the completer or the network tells it.
+struct RequesterInput {
+  RequesterEvent event = RequesterEvent::kNone;
+  uint32_t index = 0;  // of the record in the window
+  Psn psn;             // where to go back to
+  uint8_t rnr_timer_code = 0;
+  shm::VendorErr vendor_err = shm::VendorErr::kNone;
+};
+
+class Requester {
+ public:
+  Requester(const QpConfig& config, QpHost* host, QpAttributes* attributes, QpCounters* counters,
+            SendWindow* window)
+      : config_(config), host_(host), attributes_(attributes), counters_(counters), w_(window) {}
+
+  // RTR to RTS.
+  void Start(Psn sq_psn);
+  // Timers, and what stands between messages, as after creation.
+  void Reset();
+  // Settings may have changed (MTU, retry counts), or the state allows sends again.
+  void OnModify();
+
+  bool PollRequest(Instant now, Pdu& out);
+  void OnTimeout(Instant now);
+  Instant PollTimeout() const {
+    return ack_deadline_ < rnr_deadline_ ? ack_deadline_ : rnr_deadline_;
+  }
+
+  // Applies the event's row to its WQE.
+  void Apply(Instant now, const RequesterInput& input);
+  // The peer acknowledged something new: the retry counters start over.
+  void OnProgress(Instant now);
+  // Payload of the request PDU at `psn` could not be read.
+  void OnSourceFault(Instant now, Psn psn);
+  // True once: the SQ's memory lies.
+  bool TakeCorruptQueue();
+
+ private:
+  bool EnsureRecord();
+  void LoadRecord(const SendWork& work, SendRecord& rec);
+  bool MayStart(const SendRecord& rec) const;
+  void StartRecord(Instant now, SendRecord& rec);
+  RequesterInput CheckRecord(SendRecord& rec) const;
+  bool Resolve(SendRecord& rec, shm::VendorErr* why);
+  void BuildPdu(SendRecord& rec, Pdu& out);
+  void BuildRead(SendRecord& rec, Pdu& out);
+  void BuildAtomic(SendRecord& rec, Pdu& out);
+  void BuildMessagePart(SendRecord& rec, Pdu& out);
+  void Retry(Instant now, const RequesterInput& input);
+  void RetryAfterRnr(Instant now, const RequesterInput& input);
+  void GoBackTo(Psn psn);
+  void Fail(const RequesterInput& input, const RequesterEventRow& row);
+  void ArmAckTimer(Instant now);
+  PsnCount PsnsOf(uint32_t bytes) const {
+    return {bytes <= mtu_bytes_
+                ? 1
+                : static_cast<int32_t>((uint64_t{bytes} + mtu_bytes_ - 1) >> mtu_shift_)};
+  }
+
+  const QpConfig& config_;
+  QpHost* host_;
+  QpAttributes* attributes_;
+  QpCounters* counters_;
+  SendWindow* w_;
+
+  uint32_t mtu_bytes_ = 256;
+  uint32_t mtu_shift_ = 8;
+  uint32_t pdu_bytes_max_ = 256;
+  uint8_t retries_left_ = 0;
+  uint8_t rnr_retries_left_ = 0;
+  bool corrupt_queue_ = false;
+  // An implied NAK was acted on and nothing new came since: the responses still under way from
+  // before would each imply the same NAK again.
+  bool implied_nak_served_ = false;
+  Instant ack_deadline_ = Instant::Never();
+  Instant rnr_deadline_ = Instant::Never();
+};
+
+}  // namespace verbena::transport::rc

@@ -1,0 +1,660 @@
+#include "transport/rc/responder.h"
+
+#include <bit>
+
+#include "core/base/check.h"
+
+namespace verbena::transport::rc {
+namespace {
+
+using shm::VendorErr;
+using shm::WcOpcode;
+
+constexpr uint32_t kAtomicBytes = 8;
+
+bool IsRead(const Pdu& pdu) { return pdu.opcode == Opcode::kReadRequest; }
+
+}  // namespace
+
+void Responder::Reset() {
+  ops_.Clear();
+  receives_.Clear();
+  completions_.Clear();
+  receives_used_ = 0;
+  reads_waiting_ = dma_outstanding_ = results_to_ignore_ = read_sent_bytes_ = 0;
+  message_ = MessageState{};
+  msn_ = Msn{};
+  is_halted_ = true;
+  nak_sent_ = dma_due_ = ack_due_ = nak_due_ = has_failure_ = false;
+  atomics_next_ = atomics_valid_ = 0;
+}
+
+void Responder::Start(Psn rq_psn) {
+  epsn_ = done_psn_ = rq_psn;
+  is_halted_ = false;
+  OnModify();
+}
+
+void Responder::OnModify() {
+  mtu_bytes_ = attributes_->mtu_bytes();
+  mtu_shift_ = static_cast<uint32_t>(std::countr_zero(mtu_bytes_));
+  uint32_t whole = config_.max_pdu_bytes / mtu_bytes_ * mtu_bytes_;
+  pdu_bytes_max_ = whole == 0 ? mtu_bytes_ : whole;
+}
+
+void Responder::Halt() {
+  is_halted_ = true;
+  results_to_ignore_ = dma_outstanding_;
+  ops_.Clear();
+  reads_waiting_ = read_sent_bytes_ = 0;
+  receives_used_ = 0;
+  message_ = MessageState{};
+  ack_due_ = false;
+}
+
+bool Responder::CanAccept(const Pdu& pdu) const {
+  if (is_halted_) return true;  // it will be dropped, which takes no room
+  // One slot stays free for the fault of a response that can't be read.
+  if (ops_.size() >= kOpsMax - 1 || completions_.size() >= kOpsMax) return false;
+  // Until a READ's response is out, nothing may change what it reads.
+  return reads_waiting_ == 0 || IsRead(pdu);
+}
+
+bool Responder::OnPdu(const Pdu& pdu) {
+  const OpcodeInfo* info = LookUpOpcode(pdu.opcode);
+  if (is_halted_ || info == nullptr || !CanAccept(pdu)) return false;
+  check_vendor_err_ = VendorErr::kNone;
+  check_took_receive_ = false;
+  ResponderFault fault = RunChecks(pdu, *info);
+  if (fault == ResponderFault::kNone) {
+    Execute(pdu, *info);
+  } else {
+    OnFault(pdu, *info, fault);
+  }
+  Drain();
+  return fault == ResponderFault::kNone;
+}
+
+// --- the chain -----------------------------------------------------------------------------------
+
+ResponderFault Responder::RunChecks(const Pdu& pdu, const OpcodeInfo& info) {
+  for (size_t i = 0; i < kResponderCheckCount; ++i) {
+    ResponderFault fault = Check(kResponderChecks[i].check, pdu, info);
+    if (fault != ResponderFault::kNone) return fault;
+  }
+  return ResponderFault::kNone;
+}
+
+ResponderFault Responder::Check(ResponderCheck check, const Pdu& pdu, const OpcodeInfo& info) {
+  switch (check) {
+    case ResponderCheck::kPsn:
+      return CheckPsn(pdu.psn);
+    case ResponderCheck::kOpcodeSequence:
+      return CheckOpcodeSequence(info);
+    case ResponderCheck::kOpcodeSupported:
+      return CheckOpcodeSupported(pdu, info);
+    case ResponderCheck::kResource:
+      return CheckResource(pdu, info);
+    case ResponderCheck::kLength:
+      return CheckLength(pdu, info);
+    case ResponderCheck::kRkey:
+      return CheckRkey(pdu, info);
+  }
+  return ResponderFault::kUnsupportedOpcode;
+}
+
+ResponderFault Responder::CheckPsn(Psn psn) const {
+  int32_t distance = Psn::Delta(epsn_, psn).value;
+  if (distance == 0) return ResponderFault::kNone;
+  if (distance < 0) return ResponderFault::kDuplicate;
+  return nak_sent_ ? ResponderFault::kPsnGapAgain : ResponderFault::kPsnGap;
+}
+
+ResponderFault Responder::CheckOpcodeSequence(const OpcodeInfo& info) const {
+  Message continues = Message::kNone;
+  if (!info.is_first && (info.is_middle || info.is_last)) {
+    continues = info.is_send ? Message::kSend : Message::kWrite;
+  }
+  return continues == message_.kind ? ResponderFault::kNone : ResponderFault::kOpcodeSequence;
+}
+
+ResponderFault Responder::CheckOpcodeSupported(const Pdu& pdu, const OpcodeInfo& info) const {
+  if (!info.is_request || (info.services >> static_cast<int>(Service::kRc) & 1) == 0) {
+    return ResponderFault::kUnsupportedOpcode;
+  }
+  uint32_t needed = info.is_write    ? access::kRemoteWrite
+                    : info.is_atomic ? access::kRemoteAtomic
+                    : IsRead(pdu)    ? access::kRemoteRead
+                                     : 0;
+  if ((attributes_->access_flags() & needed) == needed) return ResponderFault::kNone;
+  return ResponderFault::kAccessDisabled;
+}
+
+ResponderFault Responder::CheckResource(const Pdu& pdu, const OpcodeInfo& info) {
+  if (IsRead(pdu) || info.is_atomic) {
+    return attributes_->max_dest_rd_atomic() == 0 ? ResponderFault::kTooManyRdAtomic
+                                                  : ResponderFault::kNone;
+  }
+  if (!info.is_send && !info.has_imm) return ResponderFault::kNone;
+  ResponderFault fault = EnsureReceive();
+  if (fault != ResponderFault::kNone) return fault;
+  check_took_receive_ = true;
+  return info.is_send && pdu.payload.length != 0 ? ResolveReceive() : ResponderFault::kNone;
+}
+
+// Has the receive WQE for the current message at hand.
+ResponderFault Responder::EnsureReceive() {
+  if (receives_.size() > receives_used_) return ResponderFault::kNone;
+  FetchResult result = host_->FetchRecv(receives_.PushBack());
+  if (result == FetchResult::kOk) return ResponderFault::kNone;
+  receives_.PopBack();
+  return result == FetchResult::kEmpty ? ResponderFault::kNoReceiveWqe
+                                       : ResponderFault::kCorruptQueue;
+}
+
+ResponderFault Responder::ResolveReceive() {
+  const RecvWork& work = receives_[receives_used_];
+  if (receive_segments_ == nullptr) receive_segments_.reset(new DmaSegment[shm::kMaxSge]);
+  check_vendor_err_ = host_->ResolveLocal(work.sge, work.num_sge, access::kLocalWrite,
+                                          receive_segments_.get(), &receive_segment_count_);
+  return check_vendor_err_ == VendorErr::kNone ? ResponderFault::kNone
+                                               : ResponderFault::kMalformedWqe;
+}
+
+ResponderFault Responder::CheckLength(const Pdu& pdu, const OpcodeInfo& info) const {
+  const uint32_t bytes = pdu.payload.length;
+  if (IsRead(pdu)) {
+    return pdu.dma_length <= config_.max_message_bytes ? ResponderFault::kNone
+                                                       : ResponderFault::kBadLength;
+  }
+  if (info.is_atomic) {
+    return pdu.remote_addr % kAtomicBytes == 0 ? ResponderFault::kNone
+                                               : ResponderFault::kMisalignedAtomic;
+  }
+  // Parts but the last are whole packets, and no part of several is empty.
+  if (pdu.psn_count != PsnsOf(bytes)) return ResponderFault::kBadLength;
+  if (!info.is_last && bytes % mtu_bytes_ != 0) return ResponderFault::kBadLength;
+  if (bytes == 0 && !(info.is_first && info.is_last)) return ResponderFault::kBadLength;
+
+  const uint64_t so_far = uint64_t{message_.received_bytes} + bytes;
+  if (so_far > config_.max_message_bytes) return ResponderFault::kBadLength;
+  if (info.is_write) {
+    uint64_t total = info.is_first ? pdu.dma_length : message_.total_bytes;
+    if (total > config_.max_message_bytes) return ResponderFault::kBadLength;
+    bool fits = info.is_last ? so_far == total : so_far < total;
+    return fits ? ResponderFault::kNone : ResponderFault::kBadLength;
+  }
+  uint64_t room = message_.room_bytes;
+  if (info.is_first) {
+    const RecvWork& work = receives_[receives_used_];
+    room = 0;
+    for (uint32_t i = 0; i < work.num_sge; ++i) room += work.sge[i].length;
+  }
+  return so_far <= room ? ResponderFault::kNone : ResponderFault::kReceiveTooShort;
+}
+
+ResponderFault Responder::CheckRkey(const Pdu& pdu, const OpcodeInfo& info) {
+  RKey rkey = pdu.rkey;
+  uint64_t addr = pdu.remote_addr;
+  uint64_t length = pdu.dma_length;
+  uint32_t needed = access::kRemoteRead;
+  if (info.is_send) return ResponderFault::kNone;
+  if (info.is_atomic) {
+    length = kAtomicBytes;
+    needed = access::kRemoteAtomic;
+  } else if (info.is_write) {
+    needed = access::kRemoteWrite;
+    if (!info.is_first) {  // the whole range was granted with the first; it may be revoked since
+      rkey = message_.rkey;
+      addr = message_.next_addr;
+      length = pdu.payload.length;
+    }
+  }
+  if (length == 0) return ResponderFault::kNone;  //= IBTA C9-88
+  check_vendor_err_ = host_->ResolveRemote(rkey, addr, length, needed, &remote_segment_);
+  return check_vendor_err_ == VendorErr::kNone ? ResponderFault::kNone
+                                               : ResponderFault::kRkeyViolation;
+}
+
+// --- execution -----------------------------------------------------------------------------------
+
+Responder::Op& Responder::PushOp(OpKind kind, Psn psn, PsnCount count) {
+  Op& op = ops_.PushBack();
+  op = Op{};
+  op.kind = kind;
+  op.psn = psn;
+  op.psn_count = count;
+  return op;
+}
+
+void Responder::Execute(const Pdu& pdu, const OpcodeInfo& info) {
+  nak_sent_ = false;
+  if (IsRead(pdu)) {
+    Op& op = PushOp(OpKind::kRead, pdu.psn, PsnsOf(pdu.dma_length));
+    op.before = message_;
+    op.segment = remote_segment_;
+    op.bytes = pdu.dma_length;
+    ++reads_waiting_;
+    epsn_ = op.psn + op.psn_count;
+    return;
+  }
+  if (info.is_atomic) {
+    Op& op = PushOp(OpKind::kAtomic, pdu.psn, PsnCount{1});
+    op.before = message_;
+    op.segment = remote_segment_;
+    op.dma_outstanding = true;
+    dma_kind_ = pdu.opcode == Opcode::kCompareSwap ? DmaRequest::Kind::kCompareSwap
+                                                   : DmaRequest::Kind::kFetchAdd;
+    op.compare = pdu.compare;
+    op.swap_or_add = pdu.swap_or_add;
+    ++dma_outstanding_;
+    dma_due_ = true;
+    epsn_ = op.psn.Next();
+    return;
+  }
+  Op& op = PushOp(OpKind::kPlacement, pdu.psn, pdu.psn_count);
+  ExecutePlacement(pdu, info, op);
+  epsn_ = op.psn + op.psn_count;
+}
+
+void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op) {
+  const uint32_t bytes = pdu.payload.length;
+  op.before = message_;
+  op.wants_ack = pdu.ack_request;
+  op.is_send = info.is_send;
+  if (bytes != 0) {
+    op.dma_outstanding = true;
+    ++dma_outstanding_;
+    dma_due_ = true;
+    dma_kind_ = DmaRequest::Kind::kCopy;
+    dma_source_ = pdu.payload;
+    dma_destination_ = info.is_send ? receive_segments_.get() : &remote_segment_;
+    dma_destination_count_ = info.is_send ? receive_segment_count_ : 1;
+    dma_destination_offset_ = info.is_send ? message_.received_bytes : 0;
+  }
+  const uint32_t so_far = message_.received_bytes + bytes;
+  if (info.is_last) {
+    op.ends_message = true;
+    op.bytes = so_far;
+    op.takes_receive = info.is_send || info.has_imm;
+    op.wc_opcode = info.is_send ? WcOpcode::kRecv : WcOpcode::kRecvRdmaWithImm;
+    // A GRH is always there on RoCE, and rxe says so on connected services too.
+    op.wc_flags = shm::kWcGrh;
+    if (info.has_imm) op.wc_flags |= shm::kWcWithImm;
+    if (info.has_ieth) op.wc_flags |= shm::kWcWithInv;
+    op.invalidates = info.has_ieth;
+    op.imm_or_rkey = pdu.imm_or_rkey;
+    op.solicited = pdu.solicited;
+    if (op.takes_receive) ++receives_used_;
+    message_ = MessageState{};
+    return;
+  }
+  if (info.is_first) {
+    message_.kind = info.is_send ? Message::kSend : Message::kWrite;
+    if (info.is_send) {
+      const RecvWork& work = receives_[receives_used_];
+      uint64_t room = 0;
+      for (uint32_t i = 0; i < work.num_sge; ++i) room += work.sge[i].length;
+      message_.room_bytes = room > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(room);
+    } else {
+      message_.rkey = pdu.rkey;
+      message_.next_addr = pdu.remote_addr;
+      message_.total_bytes = pdu.dma_length;
+    }
+  }
+  message_.received_bytes = so_far;
+  message_.next_addr += bytes;
+}
+
+// Spec: IBTA C9-105 and following: SEND and WRITE are acknowledged again and not executed, a READ
+// is read again, an atomic is answered from its saved result.
+void Responder::ExecuteDuplicate(const Pdu& pdu, const OpcodeInfo& info) {
+  if (info.is_send || info.is_write) {
+    if (pdu.ack_request || info.is_last) PushOp(OpKind::kAckAgain, pdu.psn, pdu.psn_count);
+    return;
+  }
+  if (info.is_atomic) {
+    for (uint32_t i = 0; i < atomics_valid_; ++i) {
+      if (atomics_[i].psn != pdu.psn) continue;
+      Op& op = PushOp(OpKind::kAtomicReplay, pdu.psn, PsnCount{1});
+      op.original = atomics_[i].original;
+      op.is_duplicate = true;
+      return;
+    }
+    return;  // still being executed, or too old: silence, IBTA 9.9.3 class D
+  }
+  if (!IsRead(pdu)) return;
+  PsnCount count = PsnsOf(pdu.dma_length);
+  if (epsn_.Before(pdu.psn + count)) return;  // no READ there was so long
+  ResponderFault fault = CheckOpcodeSupported(pdu, info);
+  if (fault == ResponderFault::kNone) fault = CheckLength(pdu, info);
+  if (fault == ResponderFault::kNone) fault = CheckRkey(pdu, info);
+  if (fault != ResponderFault::kNone) {
+    OnFault(pdu, info, fault);
+    return;
+  }
+  Op& op = PushOp(OpKind::kRead, pdu.psn, count);
+  op.before = message_;
+  op.segment = remote_segment_;
+  op.bytes = pdu.dma_length;
+  op.is_duplicate = true;
+  ++reads_waiting_;
+}
+
+void Responder::OnFault(const Pdu& pdu, const OpcodeInfo& info, ResponderFault fault) {
+  const ResponderFaultRow& row = LookUpResponderFault(fault);
+  if (row.counter != nullptr) ++(counters_->*row.counter);
+  switch (row.reply) {
+    case Reply::kSilence:
+      if (!row.fails_qp) return;
+      break;
+    case Reply::kReplay:
+      ExecuteDuplicate(pdu, info);
+      return;
+    case Reply::kNak:
+    case Reply::kRnrNak:
+      break;
+  }
+  // The answer waits its turn: a NAK acknowledges all before it.
+  Op& op = PushOp(OpKind::kFault, fault == ResponderFault::kPsnGap ? epsn_ : pdu.psn, PsnCount{0});
+  op.fault = fault;
+  op.vendor_err = check_vendor_err_;
+  nak_sent_ = true;
+  if (row.fails_qp) {
+    op.takes_receive = message_.kind == Message::kSend || check_took_receive_;
+    is_halted_ = true;
+  }
+}
+
+// The request at `op_index` and all after it never came.
+void Responder::TakeBack(uint32_t op_index) {
+  epsn_ = ops_[op_index].psn;
+  message_ = ops_[op_index].before;
+  nak_sent_ = false;
+  while (ops_.size() > op_index) {
+    const Op& op = ops_[ops_.size() - 1];
+    if (op.dma_outstanding) ++results_to_ignore_;
+    if (op.takes_receive && op.kind == OpKind::kPlacement) --receives_used_;
+    if (op.kind == OpKind::kRead) --reads_waiting_;
+    if (op.kind == OpKind::kFault) is_halted_ = false;
+    ops_.PopBack();
+  }
+}
+
+void Responder::OnDmaDone(const DmaResult& result) {
+  VERBENA_CHECK(dma_outstanding_ != 0);
+  --dma_outstanding_;
+  if (results_to_ignore_ != 0) {
+    --results_to_ignore_;
+    return;
+  }
+  uint32_t i = 0;
+  while (!ops_[i].dma_outstanding) ++i;
+  Op& op = ops_[i];
+  op.dma_outstanding = false;
+  op.original = result.atomic_original;
+  if (result.status == DmaStatus::kSourceFault) {
+    TakeBack(i);
+  } else if (result.status == DmaStatus::kDestinationFault) {
+    op.kind = OpKind::kFault;
+    op.fault = ResponderFault::kMemoryFault;
+    op.vendor_err = VendorErr::kMemoryFault;
+    is_halted_ = true;
+    // The WQE of a message in parts is taken, though only its last part would use it up.
+    op.takes_receive = op.takes_receive || op.is_send;
+  }
+  Drain();
+}
+
+void Responder::OnSourceFault(Psn psn) {
+  if (is_halted_) return;
+  Op& op = PushOp(OpKind::kFault, psn, PsnCount{0});
+  op.fault = ResponderFault::kMemoryFault;
+  op.vendor_err = VendorErr::kMemoryFault;
+  is_halted_ = true;
+  Drain();
+}
+
+// --- answers -------------------------------------------------------------------------------------
+
+// Finishes what is done, oldest first, up to what must wait for PollResponse or a placement.
+void Responder::Drain() {
+  // Nothing outlives a fault that fails the QP.
+  while (!ops_.IsEmpty() && !has_failure_) {
+    Op& op = ops_.Front();
+    if (op.dma_outstanding || WantsResponse(op)) return;
+    if (op.kind == OpKind::kFault) {
+      ApplyFault(op);
+    } else {
+      Finish(op);
+    }
+    ops_.PopFront();
+  }
+}
+
+void Responder::Finish(Op& op) {
+  if (op.kind == OpKind::kAckAgain) {
+    ack_due_ = true;
+    return;
+  }
+  done_psn_ = op.psn + op.psn_count;
+  nak_due_ = false;  // a gap before this is filled
+  if (op.invalidates) {
+    VendorErr why = host_->Invalidate(RKey(op.imm_or_rkey));
+    if (why != VendorErr::kNone) {
+      op.fault = ResponderFault::kInvalidateRefused;
+      op.vendor_err = why;
+      is_halted_ = true;
+      ApplyFault(op);
+      return;
+    }
+  }
+  if (op.ends_message) msn_ = Msn((msn_.value + 1) & Psn::kMask);
+  if (op.takes_receive) {
+    PushReceiveCompletion(op, WcStatus::kSuccess, VendorErr::kNone);
+    --receives_used_;
+  }
+  ack_due_ = ack_due_ || op.wants_ack;
+}
+
+void Responder::ApplyFault(const Op& op) {
+  const ResponderFaultRow& row = LookUpResponderFault(op.fault);
+  nak_due_ = true;
+  nak_type_ = row.reply == Reply::kRnrNak ? AckType::kRnrNak : AckType::kNak;
+  nak_code_ = row.nak_code;
+  nak_psn_ = op.psn;
+  if (!row.fails_qp) return;
+  bool told = op.takes_receive && row.cqe_status != WcStatus::kSuccess && !receives_.IsEmpty();
+  if (told) PushReceiveCompletion(op, row.cqe_status, op.vendor_err);
+  has_failure_ = true;
+  failure_ = {row.has_event && !told, row.event};
+}
+
+void Responder::PushReceiveCompletion(const Op& op, WcStatus status, VendorErr why) {
+  ReceiveCompletion& out = completions_.PushBack();
+  out.wr_id = receives_.Front().wr_id;
+  out.bytes = op.bytes;
+  out.imm_or_rkey = op.imm_or_rkey;
+  out.wc_flags = op.wc_flags;
+  out.wc_opcode = op.wc_opcode;
+  out.status = status;
+  out.vendor_err = why;
+  out.solicited = op.solicited || status != WcStatus::kSuccess;
+  receives_.PopFront();
+  host_->ReleaseRecv(1);
+}
+
+bool Responder::TakeFailure(ResponderFailure* out) {
+  if (!has_failure_) return false;
+  has_failure_ = false;
+  *out = failure_;
+  return true;
+}
+
+void Responder::BuildHeader(Opcode opcode, Psn psn, Pdu& out) const {
+  out = Pdu{};
+  out.service = Service::kRc;
+  out.opcode = opcode;
+  out.pkey = attributes_->pkey();
+  out.src_qpn = config_.qpn;
+  out.dest_qpn = attributes_->remote_qpn();
+  out.path = &attributes_->path();
+  out.psn = psn;
+  out.msn = msn_;
+}
+
+bool Responder::PollResponse(Pdu& out) {
+  if (nak_due_) {
+    BuildNak(out);
+    return true;
+  }
+  if (!ops_.IsEmpty() && !ops_.Front().dma_outstanding) {
+    Op& op = ops_.Front();
+    // The answer to a new request acknowledges all before it; the answer to an old one doesn't.
+    if (!op.is_duplicate) ack_due_ = false;
+    if (!ack_due_) {
+      if (op.kind == OpKind::kRead) {
+        BuildReadResponse(op, out);
+        return true;
+      }
+      if (op.kind == OpKind::kAtomic) {
+        msn_ = Msn((msn_.value + 1) & Psn::kMask);
+        done_psn_ = op.psn.Next();
+        nak_due_ = false;
+        SaveAtomic(op.psn, op.original);
+      }
+      BuildHeader(Opcode::kAtomicAcknowledge, op.psn, out);
+      out.atomic_original = op.original;
+      ops_.PopFront();
+      Drain();
+      return true;
+    }
+  }
+  if (!ack_due_) return false;
+  ack_due_ = false;
+  BuildHeader(Opcode::kAcknowledge, done_psn_ - PsnCount{1}, out);
+  return true;
+}
+
+void Responder::BuildNak(Pdu& out) {
+  nak_due_ = ack_due_ = false;
+  BuildHeader(Opcode::kAcknowledge, nak_psn_, out);
+  out.ack_type = nak_type_;
+  out.nak_code = nak_code_;
+  out.rnr_timer_code = attributes_->min_rnr_timer_code();
+}
+
+void Responder::BuildReadResponse(Op& op, Pdu& out) {
+  const uint32_t offset = read_sent_bytes_;
+  const uint32_t left = op.bytes - offset;
+  const bool is_first = offset == 0;
+  const bool is_last = left <= pdu_bytes_max_;
+  const uint32_t bytes = is_last ? left : pdu_bytes_max_;
+  //= IBTA C9-148: the READ counts as completed with its first response.
+  if (is_first && !op.is_duplicate) msn_ = Msn((msn_.value + 1) & Psn::kMask);
+  Opcode opcode = is_last ? (is_first ? Opcode::kReadResponseOnly : Opcode::kReadResponseLast)
+                          : (is_first ? Opcode::kReadResponseFirst : Opcode::kReadResponseMiddle);
+  BuildHeader(opcode, op.psn + PsnCount{static_cast<int32_t>(offset >> mtu_shift_)}, out);
+  out.psn_count = PsnsOf(bytes);
+  out.payload.length = bytes;
+  if (bytes != 0) {
+    out.payload.segments = &op.segment;  // stays in its slot until the next request
+    out.payload.segment_count = 1;
+    out.payload.offset = offset;
+  }
+  read_sent_bytes_ += bytes;
+  if (!is_last) return;
+  read_sent_bytes_ = 0;
+  --reads_waiting_;
+  if (!op.is_duplicate) done_psn_ = op.psn + op.psn_count;
+  ops_.PopFront();
+  Drain();
+}
+
+// Keeps as many results as the peer may have atomics outstanding.
+void Responder::SaveAtomic(Psn psn, uint64_t original) {
+  uint32_t wanted = attributes_->max_dest_rd_atomic();
+  if (wanted == 0) return;
+  if (atomics_ == nullptr || atomics_size_ != wanted) {
+    atomics_.reset(new AtomicResource[wanted]);
+    atomics_size_ = wanted;
+    atomics_next_ = atomics_valid_ = 0;
+  }
+  atomics_[atomics_next_] = {psn, original};
+  atomics_next_ = atomics_next_ + 1 == atomics_size_ ? 0 : atomics_next_ + 1;
+  if (atomics_valid_ < atomics_size_) ++atomics_valid_;
+}
+
+bool Responder::PollDma(DmaRequest& out) {
+  if (!dma_due_) return false;
+  dma_due_ = false;
+  out.kind = dma_kind_;
+  out.prefix_bytes = 0;
+  if (dma_kind_ != DmaRequest::Kind::kCopy) {
+    const Op& op = ops_[ops_.size() - 1];
+    out.source = Payload{};
+    out.destination = &op.segment;
+    out.destination_count = 1;
+    out.destination_offset = 0;
+    out.compare = op.compare;
+    out.swap_or_add = op.swap_or_add;
+    return true;
+  }
+  out.source = dma_source_;
+  out.destination = dma_destination_;
+  out.destination_count = dma_destination_count_;
+  out.destination_offset = dma_destination_offset_;
+  return true;
+}
+
+// --- completions ---------------------------------------------------------------------------------
+
+bool Responder::PollCompletion(Completion& out) {
+  if (!completions_.IsEmpty()) {
+    Fill(completions_.Front(), out);
+    completions_.PopFront();
+    return true;
+  }
+  return attributes_->state() == QpState::kErr && FlushOne(out);
+}
+
+bool Responder::FlushOne(Completion& out) {
+  if (dma_outstanding_ != 0) return false;  // a buffer may still be written
+  if (receives_.IsEmpty()) {
+    // A shared queue's WQEs belong to its other QPs too.  Spec: IBTA 10.2.9.
+    if (config_.has_srq) return false;
+    if (host_->FetchRecv(receives_.PushBack()) != FetchResult::kOk) {
+      receives_.PopBack();
+      return false;
+    }
+  }
+  ReceiveCompletion flushed;
+  flushed.wr_id = receives_.Front().wr_id;
+  flushed.status = WcStatus::kWrFlushErr;
+  flushed.vendor_err = VendorErr::kFlushed;
+  flushed.solicited = true;
+  receives_.PopFront();
+  host_->ReleaseRecv(1);
+  Fill(flushed, out);
+  return true;
+}
+
+void Responder::Fill(const ReceiveCompletion& in, Completion& out) const {
+  shm::Cqe& cqe = out.cqe;
+  cqe.wr_id = in.wr_id;
+  cqe.byte_len = in.bytes;
+  cqe.imm_or_rkey = in.imm_or_rkey;
+  cqe.qpn = config_.qpn.value;
+  cqe.src_qpn = attributes_->remote_qpn().value;
+  cqe.vendor_err = static_cast<uint32_t>(in.vendor_err);
+  cqe.wc_flags = in.wc_flags;
+  cqe.pkey_index = 0;
+  cqe.status = static_cast<uint8_t>(in.status);
+  cqe.opcode = static_cast<uint8_t>(in.wc_opcode);
+  cqe.sl = 0;
+  cqe.is_send = 0;
+  out.is_send = false;
+  out.solicited = in.solicited;
+}
+
+}  // namespace verbena::transport::rc

@@ -1,0 +1,209 @@
+// The responder: checks requests in order, executes them, and answers.
+//
+// Every accepted request, and every answer to a refused one, waits in one queue (`ops_`) behind the
+// placements before it: an acknowledgement or completion never overtakes the effects it tells of.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "core/base/instant.h"
+#include "core/base/psn.h"
+#include "transport/pdu.h"
+#include "transport/qp_attributes.h"
+#include "transport/qp_host.h"
+#include "transport/qp_transport.h"
+#include "transport/rc/growing_ring.h"
+#include "transport/rc/responder_checks.h"
+#include "transport/rc/responder_faults.h"
+
+namespace verbena::transport::rc {
+
+// A fault that failed the QP, for the event it may raise.
+struct ResponderFailure {
+  bool has_event = false;
+  EventType event = EventType::kQpFatal;
+};
+
+class Responder {
+ public:
+  Responder(const QpConfig& config, QpHost* host, QpAttributes* attributes, QpCounters* counters)
+      : config_(config), host_(host), attributes_(attributes), counters_(counters) {}
+
+  void Reset();
+  void Start(Psn rq_psn);  // INIT to RTR
+  void OnModify();         // settings may have changed
+  // The QP failed: nothing more is executed or acknowledged; receives taken will be flushed.
+  void Halt();
+
+  bool CanAccept(const Pdu& pdu) const;
+  // True if the request was the one expected, and is executed.
+  bool OnPdu(const Pdu& pdu);
+  // The oldest placement or atomic outstanding is done.
+  void OnDmaDone(const DmaResult& result);
+  // Payload of the response at `psn` could not be read.
+  void OnSourceFault(Psn psn);
+
+  bool PollResponse(Pdu& out);
+  // At most one of each OnPdu.
+  bool PollDma(DmaRequest& out);
+  bool PollCompletion(Completion& out);
+  // True once, if a fault failed the QP since.
+  bool TakeFailure(ResponderFailure* out);
+  // In the error state: nothing taken or under way is left.
+  bool IsFlushed() const {
+    return completions_.IsEmpty() && receives_.IsEmpty() && dma_outstanding_ == 0;
+  }
+
+ private:
+  enum class OpKind : uint8_t { kPlacement, kRead, kAtomic, kAtomicReplay, kAckAgain, kFault };
+  enum class Message : uint8_t { kNone, kSend, kWrite };
+
+  // Where the message being received stands.
+  struct MessageState {
+    Message kind = Message::kNone;
+    RKey rkey;
+    uint32_t received_bytes = 0;
+    uint32_t total_bytes = 0;  // WRITE: as its RETH says
+    uint32_t room_bytes = 0;   // SEND: of the receive WQE
+    uint64_t next_addr = 0;    // WRITE
+  };
+
+  struct Op {
+    OpKind kind = OpKind::kPlacement;
+    ResponderFault fault = ResponderFault::kNone;
+    shm::VendorErr vendor_err = shm::VendorErr::kNone;
+    bool dma_outstanding = false;
+    bool is_duplicate = false;
+    bool wants_ack = false;
+    bool ends_message = false;
+    bool is_send = false;
+    bool takes_receive = false;
+    bool invalidates = false;
+    bool solicited = false;
+    shm::WcOpcode wc_opcode = shm::WcOpcode::kRecv;
+    uint16_t wc_flags = 0;
+    uint32_t bytes = 0;  // of the message, for its completion; of a READ's response
+    uint32_t imm_or_rkey = 0;
+    Psn psn;
+    PsnCount psn_count{1};
+    DmaSegment segment;  // READ, atomic
+    uint64_t compare = 0;
+    uint64_t swap_or_add = 0;
+    uint64_t original = 0;
+    MessageState before;  // to take the request back if its payload can't be read
+  };
+
+  struct ReceiveCompletion {
+    uint64_t wr_id = 0;
+    uint32_t bytes = 0;
+    uint32_t imm_or_rkey = 0;
+    uint16_t wc_flags = 0;
+    shm::WcOpcode wc_opcode = shm::WcOpcode::kRecv;
+    WcStatus status = WcStatus::kSuccess;
+    shm::VendorErr vendor_err = shm::VendorErr::kNone;
+    bool solicited = false;
+  };
+
+  struct AtomicResource {  // to replay a duplicate.  Spec: IBTA 9.4.5, C9-150
+    Psn psn;
+    uint64_t original = 0;
+  };
+
+  // The chain.
+  ResponderFault RunChecks(const Pdu& pdu, const OpcodeInfo& info);
+  ResponderFault Check(ResponderCheck check, const Pdu& pdu, const OpcodeInfo& info);
+  ResponderFault CheckPsn(Psn psn) const;
+  ResponderFault CheckOpcodeSequence(const OpcodeInfo& info) const;
+  ResponderFault CheckOpcodeSupported(const Pdu& pdu, const OpcodeInfo& info) const;
+  ResponderFault CheckResource(const Pdu& pdu, const OpcodeInfo& info);
+  ResponderFault CheckLength(const Pdu& pdu, const OpcodeInfo& info) const;
+  ResponderFault CheckRkey(const Pdu& pdu, const OpcodeInfo& info);
+  ResponderFault EnsureReceive();
+  ResponderFault ResolveReceive();
+
+  void Execute(const Pdu& pdu, const OpcodeInfo& info);
+  void ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op);
+  void ExecuteDuplicate(const Pdu& pdu, const OpcodeInfo& info);
+  void OnFault(const Pdu& pdu, const OpcodeInfo& info, ResponderFault fault);
+  Op& PushOp(OpKind kind, Psn psn, PsnCount count);
+  void TakeBack(uint32_t op_index);
+
+  void Drain();
+  void Finish(Op& op);
+  void ApplyFault(const Op& op);
+  void PushReceiveCompletion(const Op& op, WcStatus status, shm::VendorErr why);
+  void BuildReadResponse(Op& op, Pdu& out);
+  void BuildHeader(Opcode opcode, Psn psn, Pdu& out) const;
+  void BuildNak(Pdu& out);
+  bool FlushOne(Completion& out);
+  void Fill(const ReceiveCompletion& in, Completion& out) const;
+  void SaveAtomic(Psn psn, uint64_t original);
+  PsnCount PsnsOf(uint32_t bytes) const {
+    return {bytes <= mtu_bytes_
+                ? 1
+                : static_cast<int32_t>((uint64_t{bytes} + mtu_bytes_ - 1) >> mtu_shift_)};
+  }
+  bool WantsResponse(const Op& op) const {
+    return op.kind == OpKind::kRead || op.kind == OpKind::kAtomic ||
+           op.kind == OpKind::kAtomicReplay;
+  }
+
+  const QpConfig& config_;
+  QpHost* host_;
+  QpAttributes* attributes_;
+  QpCounters* counters_;
+
+  uint32_t mtu_bytes_ = 256;
+  uint32_t mtu_shift_ = 8;
+  uint32_t pdu_bytes_max_ = 256;
+
+  Psn epsn_;      // expected next
+  Psn done_psn_;  // one past the newest that is done, and so may be acknowledged
+  Msn msn_;       // messages completed
+  MessageState message_;
+  bool is_halted_ = true;
+  bool nak_sent_ = false;  // for the gap at epsn_, or for want of a receive WQE
+  // Of the request being checked.
+  shm::VendorErr check_vendor_err_ = shm::VendorErr::kNone;
+  bool check_took_receive_ = false;
+
+  static constexpr uint32_t kOpsMax = 64;
+  GrowingRing<Op, kOpsMax> ops_;
+  uint32_t reads_waiting_ = 0;      // READs in ops_
+  uint32_t dma_outstanding_ = 0;    // results still to come
+  uint32_t results_to_ignore_ = 0;  // the next so many are of requests taken back or abandoned
+  uint32_t read_sent_bytes_ = 0;    // of the READ at the front
+
+  // Receive WQEs fetched and not completed, oldest first; ops_ use the first receives_used_.
+  GrowingRing<RecvWork, 2 * kOpsMax> receives_;
+  uint32_t receives_used_ = 0;
+  // Each resolved anew for a request; polled at once.
+  std::unique_ptr<DmaSegment[]> receive_segments_;
+  uint16_t receive_segment_count_ = 0;
+  DmaSegment remote_segment_;
+
+  std::unique_ptr<AtomicResource[]> atomics_;
+  uint32_t atomics_size_ = 0;
+  uint32_t atomics_next_ = 0;
+  uint32_t atomics_valid_ = 0;
+
+  bool dma_due_ = false;
+  DmaRequest::Kind dma_kind_ = DmaRequest::Kind::kCopy;
+  Payload dma_source_;
+  const DmaSegment* dma_destination_ = nullptr;
+  uint16_t dma_destination_count_ = 0;
+  uint64_t dma_destination_offset_ = 0;
+
+  bool ack_due_ = false;
+  bool nak_due_ = false;
+  AckType nak_type_ = AckType::kNak;
+  NakCode nak_code_ = NakCode::kPsnSequenceError;
+  Psn nak_psn_;
+
+  GrowingRing<ReceiveCompletion, 2 * kOpsMax> completions_;
+  bool has_failure_ = false;
+  ResponderFailure failure_;
+};
+
+}  // namespace verbena::transport::rc

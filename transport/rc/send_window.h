@@ -1,0 +1,121 @@
+// The send WQEs in flight: all that requester and completer share.
+//
+// Indices are free-running: head ≤ retired ≤ acked ≤ tail, and cursor is the next to send. Each WQE
+// is copied once out of the ring; progress stands here and never in memory the client can write.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "core/base/psn.h"
+#include "core/base/types.h"
+#include "core/shm/attach.h"
+#include "core/shm/layout.h"
+#include "transport/pdu.h"
+#include "transport/qp_host.h"
+#include "transport/rc/requester_events.h"
+
+namespace verbena::transport::rc {
+
+struct SendRecord {
+  uint64_t wr_id = 0;
+  uint64_t remote_addr = 0;
+  uint64_t compare = 0;
+  uint64_t swap_or_add = 0;
+  uint64_t atomic_original = 0;
+  RKey rkey;
+  uint32_t imm_or_rkey = 0;
+  uint32_t length = 0;
+  uint32_t sent_bytes = 0;      // next byte to send
+  uint32_t received_bytes = 0;  // READ: response bytes taken in order
+  Psn first_psn;
+  PsnCount psn_count{1};
+  uint16_t dma_outstanding = 0;
+  uint16_t segment_count = 0;
+  shm::WrOpcode opcode = shm::WrOpcode::kSend;
+  uint8_t flags = 0;
+  uint8_t num_sge = 0;
+  bool is_resolved = false;  // the segments stand for the SGEs as of this transmission
+  bool is_taken = false;  // READ, atomic: the whole response came (it may still be on its way in)
+  WqeState state = WqeState::kPosted;
+  WcStatus status = WcStatus::kSuccess;
+  shm::VendorErr vendor_err = shm::VendorErr::kNone;
+
+  bool IsInline() const { return (flags & shm::kSendInline) != 0; }
+  bool IsRead() const { return opcode == shm::WrOpcode::kRdmaRead; }
+  bool IsAtomic() const {
+    return opcode == shm::WrOpcode::kAtomicCmpAndSwp || opcode == shm::WrOpcode::kAtomicFetchAndAdd;
+  }
+  bool HasResponse() const { return IsRead() || IsAtomic(); }
+  bool IsInFlight() const { return state == WqeState::kSending || state == WqeState::kAwaiting; }
+  Psn LastPsn() const { return first_psn + PsnCount{psn_count.value - 1}; }
+
+  // Payload of an inline WQE; else the SGEs and, behind them, room for as many segments.
+  std::byte* body() { return body_is_big ? big_body.get() : small_body; }
+  const shm::Sge* sges() { return reinterpret_cast<const shm::Sge*>(body()); }
+  DmaSegment* segments() {
+    return reinterpret_cast<DmaSegment*>(body() + num_sge * sizeof(shm::Sge));
+  }
+  // Makes room; keeps memory once taken, since a program's next WQE is like its last.
+  std::byte* ReserveBody(uint32_t bytes) {
+    body_is_big = bytes > kSmallBodyBytes;
+    if (body_is_big && bytes > big_body_bytes) {
+      big_body.reset(new std::byte[bytes]);
+      big_body_bytes = bytes;
+    }
+    return body();
+  }
+
+  static constexpr uint32_t kSmallBodyBytes = 64;  // two SGEs and their segments
+  alignas(16) std::byte small_body[kSmallBodyBytes];
+  bool body_is_big = false;
+  uint32_t big_body_bytes = 0;
+  std::unique_ptr<std::byte[]> big_body;
+};
+
+class SendWindow {
+ public:
+  static constexpr uint32_t kRecords = 128;
+
+  uint32_t head = 0;     // oldest not polled as a completion
+  uint32_t retired = 0;  // oldest that is not done
+  uint32_t acked = 0;    // oldest not wholly acknowledged
+  uint32_t cursor = 0;   // next to send
+  uint32_t tail = 0;     // next to fetch
+  Psn next_psn;          // of the next WQE to start
+  Psn unacked_psn;       // oldest outstanding
+  Psn sent_psn;          // one past the newest ever sent
+  uint32_t rd_atomic_outstanding = 0;
+  bool sq_may_hold_more = false;
+  bool may_send = false;  // PollRequest might produce something
+
+  SendRecord& At(uint32_t index) {
+    return (*chunks_[index / kChunkRecords % kChunks])[index % kChunkRecords];
+  }
+  bool IsFull() const { return tail - head == kRecords; }
+  // The next free record, with stale contents. Chunks never move: PDUs polled point into them.
+  SendRecord& Push() {
+    // An empty window starts over, so that a QP with little in flight stays in its first chunk.
+    if (head == tail) head = retired = acked = cursor = tail = 0;
+    auto& chunk = chunks_[tail / kChunkRecords % kChunks];
+    if (chunk == nullptr) chunk = std::make_unique<Chunk>();
+    return At(tail++);
+  }
+  // Forgets all work, keeps the memory.
+  void Clear() {
+    head = retired = acked = cursor = tail = 0;
+    rd_atomic_outstanding = 0;
+    sq_may_hold_more = may_send = false;
+  }
+
+ private:
+  static constexpr uint32_t kChunkRecords = 4;
+  static constexpr uint32_t kChunks = kRecords / kChunkRecords;
+  using Chunk = std::array<SendRecord, kChunkRecords>;
+  std::array<std::unique_ptr<Chunk>, kChunks> chunks_;
+};
+
+}  // namespace verbena::transport::rc
