@@ -104,13 +104,13 @@ bool TouchPages(uintptr_t begin, uintptr_t end, size_t page_bytes) {
   return true;
 }
 
-// What the kernel says through an old or odd mapping: rights by /proc/self/maps, presence by
-// reading.
-int PopulateBySteps(uintptr_t begin, uintptr_t end, size_t page_bytes, bool write) {
-  return IsMapped(begin, end, write) && TouchPages(begin, end, page_bytes) ? 0 : EFAULT;
-}
-
 }  // namespace
+
+int internal::PopulateBySteps(void* begin, size_t bytes, size_t page_bytes, bool write) {
+  auto first = reinterpret_cast<uintptr_t>(begin);
+  uintptr_t end = first + bytes;
+  return IsMapped(first, end, write) && TouchPages(first, end, page_bytes) ? 0 : EFAULT;
+}
 
 int PopulateForRegistration(void* addr, size_t length, bool write) {
   if (length == 0) return 0;
@@ -141,7 +141,8 @@ int PopulateForRegistration(void* addr, size_t length, bool write) {
     case EINVAL:  // before Linux 5.14; or rights are missing; or a device's memory
     case EPERM:   // a seccomp filter that does not know the advice
     case ENOSYS:
-      error = PopulateBySteps(begin, end, page_bytes, write);
+      error =
+          internal::PopulateBySteps(reinterpret_cast<void*>(begin), end - begin, page_bytes, write);
       break;
     default:  // EFAULT: beyond a file's end; EHWPOISON
       error = EFAULT;

@@ -153,4 +153,9 @@ class Session {
 // Errors: EFAULT: not mapped, or access denied; ENOMEM: no memory left; EINVAL: the range wraps.
 int PopulateForRegistration(void* addr, size_t length, bool write);
 
+namespace internal {
+// The way of kernels without MADV_POPULATE_*. Page-aligned range. 0 or EFAULT.
+int PopulateBySteps(void* begin, size_t bytes, size_t page_bytes, bool write);
+}  // namespace internal
+
 }  // namespace verbena::client
