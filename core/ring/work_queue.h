@@ -46,6 +46,18 @@ class WorkQueueProducer {
     return memory_.data() + shm::kWorkQueueHeadBytes +
            static_cast<uint64_t>(index & mask_) * stride_bytes_;
   }
+  // Continues on new memory, whose head the NIC has filled with both indices (ibv_modify_srq).
+  void MoveTo(RingMemory memory, uint32_t entries, uint32_t stride_bytes, uint32_t limit) {
+    *this = WorkQueueProducer(memory, entries, stride_bytes, limit);
+    producer_index_ = memory_.LoadAcquire(offsetof(shm::WorkQueueHead, producer));
+    cached_consumer_ = ConsumerIndex();
+  }
+  // Continues on new memory, indices kept, after a resize (ibv_modify_srq).
+  void MoveTo(RingMemory memory, uint32_t entries, uint32_t limit) {
+    memory_ = memory;
+    mask_ = entries - 1;
+    limit_ = limit;
+  }
   // After a QP reset both ends start again at zero.
   void Reset() {
     producer_index_ = cached_consumer_ = 0;
@@ -90,6 +102,25 @@ class WorkQueueConsumer {
     memory_.Read(Offset(fetch_index_) + offset_bytes, out, bytes);
   }
   void Advance() { ++fetch_index_; }
+  // Entries published and not fetched, as the client claims now: more than entries() is a lie.
+  uint32_t Waiting() const {
+    return memory_.LoadAcquire(offsetof(shm::WorkQueueHead, producer)) - fetch_index_;
+  }
+  // Entries not fetched yet are copied into `bigger`, indices kept. Precondition: all fetched entries
+  // are released, strides are equal. False: they do not fit, or the client's index lies.
+  bool MoveTo(WorkQueueConsumer& bigger) const {
+    uint32_t producer = memory_.LoadAcquire(offsetof(shm::WorkQueueHead, producer));
+    uint32_t waiting = producer - fetch_index_;
+    if (waiting > entries_ || waiting > bigger.entries_) return false;
+    bigger.fetch_index_ = bigger.cached_producer_ = fetch_index_;
+    bigger.release_index_ = release_index_;
+    for (uint32_t i = fetch_index_; i != producer; ++i) {
+      bigger.memory_.Copy(bigger.Offset(i), memory_, Offset(i), stride_bytes_);
+    }
+    bigger.memory_.StoreRelease(offsetof(shm::WorkQueueHead, consumer), release_index_);
+    bigger.memory_.StoreRelease(offsetof(shm::WorkQueueHead, producer), producer);
+    return true;
+  }
   // Lets the client reuse the oldest `entries` fetched slots.
   void Release(uint32_t entries) {
     release_index_ += entries;

@@ -1,0 +1,254 @@
+// Completion queues: creation, polling, arming, and what happens to them when the daemon dies.
+#include <string.h>
+#include <time.h>
+
+#include <new>
+
+#include "verbs_shim/objects.h"
+
+namespace verbena::verbs {
+namespace {
+
+// A spinning program gives its core away this often, so that on a crowded machine the daemon runs.
+constexpr uint32_t kEmptyPollsPerYield = 256;
+// How often an empty poll looks at the clock, and how often, by the clock, after the daemon.
+constexpr uint32_t kEmptyPollsPerClockRead = 64;
+constexpr int64_t kLivenessPeriodNs = 50'000'000;
+
+int64_t CoarseNowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// What is outstanding in a queue when the daemon dies is flushed by the shim. False: nothing left.
+// Requires the queue's lock.
+bool NextFlushed(PostQueue* queue, uint64_t* wr_id) {
+  if (!queue->flushing) {
+    queue->flushing = true;
+    queue->flush_index = queue->ring.ConsumerIndex();
+  }
+  if (queue->flush_index == queue->ring.producer_index()) return false;
+  // Both kinds of WQE begin with the wr_id.
+  static_assert(offsetof(shm::SendWqe, wr_id) == 0 && offsetof(shm::RecvWqe, wr_id) == 0);
+  memcpy(wr_id, queue->ring.Entry(queue->flush_index), sizeof(*wr_id));
+  ++queue->flush_index;
+  return true;
+}
+
+bool TakeFlush(PostQueue* queue, const Qp* qp, bool is_send, shm::Cqe* out) {
+  SpinGuard guard(queue->lock);
+  uint64_t wr_id;
+  if (!NextFlushed(queue, &wr_id)) return false;
+  out->wr_id = wr_id;
+  out->timestamp_ns = 0;
+  out->byte_len = 0;
+  out->imm_or_rkey = 0;
+  out->qpn = qp->ex.ex.qp_base.qp_num;
+  out->src_qpn = 0;
+  out->vendor_err = static_cast<uint32_t>(shm::VendorErr::kDeviceGone);
+  out->wc_flags = 0;
+  out->status = static_cast<uint8_t>(WcStatus::kWrFlushErr);
+  out->opcode =
+      static_cast<uint8_t>(is_send ? shm::WcOpcode::kSend : shm::WcOpcode::kRecv);
+  out->is_send = is_send ? 1 : 0;
+  return true;
+}
+
+// The next flush completion for any QP of this CQ. An SRQ's requests belong to no QP and are not
+// reported, as on hardware.
+bool MakeFlush(Cq* cq) {
+  SpinGuard guard(cq->context->qps_lock);
+  for (Qp* qp = cq->context->qps; qp != nullptr; qp = qp->next) {
+    ibv_qp* base = qp->base();
+    if (base->send_cq == &cq->base && TakeFlush(&qp->sq, qp, true, &cq->flush)) return true;
+    if (qp->has_rq && base->recv_cq == &cq->base && TakeFlush(&qp->rq, qp, false, &cq->flush)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void ToWc(const shm::Cqe& cqe, ibv_wc* wc) {
+  wc->wr_id = cqe.wr_id;
+  wc->status = static_cast<ibv_wc_status>(cqe.status);
+  wc->opcode = static_cast<ibv_wc_opcode>(cqe.opcode);
+  wc->vendor_err = cqe.vendor_err;
+  wc->byte_len = cqe.byte_len;
+  wc->imm_data = cqe.imm_or_rkey;
+  wc->qp_num = cqe.qpn;
+  wc->src_qp = cqe.src_qpn;
+  wc->wc_flags = cqe.wc_flags;
+  wc->pkey_index = cqe.pkey_index;
+  wc->slid = 0;
+  wc->sl = cqe.sl;
+  wc->dlid_path_bits = 0;
+}
+
+int ExecuteCreate(Cq* cq, const ibv_cq_init_attr_ex& attr) {
+  shm::CreateCqRequest request = {};
+  request.channel = attr.channel != nullptr ? ToChannel(attr.channel)->handle : 0;
+  request.comp_vector = attr.comp_vector;
+  request.entries = attr.cqe;
+  request.flags = (attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 ? attr.flags : 0;
+  request.cookie = cq->cookie;
+  shm::CreateCqReply reply = {};
+  int error = Execute(cq->context, shm::CommandOp::kCreateCq, request, &reply);
+  if (error != 0) return error;
+  RingMemory memory = cq->context->session->MapRing(reply.place);
+  if (!memory.IsValid()) {
+    ExecuteDestroy(cq->context, shm::CommandOp::kDestroyCq, reply.cq);
+    return ENOMEM;
+  }
+  cq->ring = CqConsumer(memory, reply.place.entries);
+  cq->base.handle = reply.cq;
+  cq->base.cqe = static_cast<int>(reply.place.entries);
+  return 0;
+}
+
+void CountInChannel(ibv_comp_channel* channel, int change) {
+  if (channel == nullptr) return;
+  MutexGuard guard(channel->context->mutex);
+  channel->refcnt += change;
+}
+
+}  // namespace
+
+// nullptr with errno: EINVAL: entries or completion vector out of range; ENOMEM.
+Cq* CreateCq(Context* context, const ibv_cq_init_attr_ex& attr) {
+  if (attr.cqe == 0 || attr.cqe > context->attr.max_cqe ||
+      attr.comp_vector >= context->attr.num_comp_vectors) {
+    return Fail<Cq>(EINVAL);
+  }
+  auto* cq = new (std::nothrow) Cq();
+  if (cq == nullptr) return Fail<Cq>(ENOMEM);
+  cq->context = context;
+  {
+    MutexGuard guard(context->table_mutex);
+    cq->cookie = context->table.Add(ObjectKind::kCq, cq);
+  }
+  int error = cq->cookie != 0 ? ExecuteCreate(cq, attr) : ENOMEM;
+  if (error != 0) {
+    MutexGuard guard(context->table_mutex);
+    context->table.Remove(cq->cookie);
+    delete cq;
+    return Fail<Cq>(error);
+  }
+  cq->single_threaded = (attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 &&
+                        (attr.flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0;
+  cq->base.context = Base(context);
+  cq->base.channel = attr.channel;
+  cq->base.cq_context = attr.cq_context;
+  pthread_mutex_init(&cq->base.mutex, nullptr);
+  pthread_cond_init(&cq->base.cond, nullptr);
+  CountInChannel(attr.channel, 1);
+  return cq;
+}
+
+VERBENA_EXPORT ibv_cq* ibv_create_cq(ibv_context* base, int cqe, void* cq_context,
+                                     ibv_comp_channel* channel, int comp_vector) {
+  if (cqe <= 0 || comp_vector < 0) return Fail<ibv_cq>(EINVAL);
+  ibv_cq_init_attr_ex attr = {};
+  attr.cqe = static_cast<uint32_t>(cqe);
+  attr.cq_context = cq_context;
+  attr.channel = channel;
+  attr.comp_vector = static_cast<uint32_t>(comp_vector);
+  Cq* cq = CreateCq(ToContext(base), attr);
+  return cq != nullptr ? &cq->base : nullptr;
+}
+
+// Errors: EINVAL: more than the device allows, or fewer than wait in the CQ; ENOMEM.
+VERBENA_EXPORT int ibv_resize_cq(ibv_cq* base, int cqe) {
+  Cq* cq = ToCq(base);
+  if (cqe <= 0 || static_cast<uint32_t>(cqe) > cq->context->attr.max_cqe) return EINVAL;
+  SpinGuard guard(cq->lock);
+  shm::ResizeCqRequest request = {base->handle, static_cast<uint32_t>(cqe)};
+  shm::CreateCqReply reply = {};
+  int error = Execute(cq->context, shm::CommandOp::kResizeCq, request, &reply);
+  if (error != 0) return error;
+  if (reply.place.bytes == 0) return 0;  // large enough as it is
+  RingMemory memory = cq->context->session->MapRing(reply.place);
+  if (!memory.IsValid()) return ENOMEM;
+  cq->ring.MoveTo(memory, reply.place.entries);
+  base->cqe = static_cast<int>(reply.place.entries);
+  return 0;
+}
+
+// Waits until all events the program got were acknowledged.  Errors: EBUSY while a QP uses it.
+VERBENA_EXPORT int ibv_destroy_cq(ibv_cq* base) {
+  Cq* cq = ToCq(base);
+  Context* context = cq->context;
+  int error = ExecuteDestroy(context, shm::CommandOp::kDestroyCq, base->handle);
+  if (error != 0) return error;
+  uint32_t comp_events, async_events;
+  {
+    MutexGuard guard(context->table_mutex);
+    context->table.Remove(cq->cookie);
+    comp_events = cq->comp_events_reported;
+    async_events = cq->async_events_reported;
+  }
+  AwaitAcks(&base->mutex, &base->cond, &base->comp_events_completed, comp_events);
+  AwaitAcks(&base->mutex, &base->cond, &base->async_events_completed, async_events);
+  CountInChannel(base->channel, -1);
+  pthread_cond_destroy(&base->cond);
+  pthread_mutex_destroy(&base->mutex);
+  delete cq;
+  return 0;
+}
+
+const shm::Cqe* NextCompletion(Cq* cq) {
+  cq->current_is_flush = false;
+  const shm::Cqe* cqe = cq->ring.Peek();
+  if (cqe != nullptr) return cqe;
+  const client::Session* session = cq->context->session;
+  if (__builtin_expect(session->KnownDead(), 0) && !session->IsForkedCopy() && MakeFlush(cq)) {
+    cq->current_is_flush = true;
+    return &cq->flush;
+  }
+  return nullptr;
+}
+
+void ConsumeCompletion(Cq* cq) {
+  if (!cq->current_is_flush) cq->ring.Consume();
+}
+
+void OnEmptyPoll(Cq* cq) {
+  // Not exact when threads share the CQ, and need not be.
+  uint32_t polls = ++cq->empty_polls;
+  if (polls % kEmptyPollsPerClockRead != 0) return;
+  int64_t now_ns = CoarseNowNs();
+  if (now_ns - cq->liveness_checked_ns > kLivenessPeriodNs) {
+    cq->liveness_checked_ns = now_ns;
+    cq->context->session->IsAlive();
+  }
+  if (polls % kEmptyPollsPerYield == 0) sched_yield();
+}
+
+// Up to num_entries completions; fewer mean the CQ is empty. Never fails.
+int PollCq(ibv_cq* base, int num_entries, ibv_wc* wc) {
+  Cq* cq = ToCq(base);
+  int polled = 0;
+  cq->lock.Lock();
+  for (; polled < num_entries; ++polled) {
+    const shm::Cqe* cqe = NextCompletion(cq);
+    if (cqe == nullptr) break;
+    ToWc(*cqe, &wc[polled]);
+    ConsumeCompletion(cq);
+  }
+  if (polled > 0) {
+    cq->ring.Publish();
+    cq->empty_polls = 0;
+  }
+  cq->lock.Unlock();
+  if (polled == 0) OnEmptyPoll(cq);
+  return polled;
+}
+
+int ReqNotifyCq(ibv_cq* base, int solicited_only) {
+  Cq* cq = ToCq(base);
+  SpinGuard guard(cq->lock);
+  cq->ring.Arm(solicited_only != 0);
+  return 0;
+}
+
+}  // namespace verbena::verbs

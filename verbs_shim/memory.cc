@@ -1,0 +1,173 @@
+// Protection domains, memory regions, and buffers the library allocates.
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <new>
+
+#include "verbs_shim/objects.h"
+
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+namespace verbena::verbs {
+namespace {
+
+// struct ibv_buf is opaque to programs.
+struct Buf {
+  void* addr;
+  size_t size;
+  ibv_pd* pd;
+};
+
+constexpr uint32_t kKnownAccess = access::kLocalWrite | access::kRemoteWrite |
+                                  access::kRemoteRead | access::kRemoteAtomic | access::kHugetlb;
+
+// Spec: ib_check_mr_access of the kernel; ibv_reg_mr(3).
+int CheckAccess(uint32_t wanted) {
+  if ((wanted & (access::kRemoteWrite | access::kRemoteAtomic)) != 0 &&
+      (wanted & access::kLocalWrite) == 0) {
+    return EINVAL;
+  }
+  // Rights this device has none of: windows, zero-based, on-demand paging, flush.
+  if ((wanted & ~(kKnownAccess | access::kOptionalMask)) != 0) return EOPNOTSUPP;
+  return 0;
+}
+
+int RegisterRegion(Context* context, shm::RegMrRequest* request, shm::RegMrReply* reply) {
+  int error = CheckAccess(request->access);
+  if (error != 0) return error;
+  if (request->addr + request->length < request->addr) return EINVAL;
+  bool write = (request->access & access::kLocalWrite) != 0;
+  error = client::PopulateForRegistration(reinterpret_cast<void*>(request->addr),
+                                          request->length, write);
+  if (error != 0) return error;
+  return Execute(context, shm::CommandOp::kRegMr, *request, reply);
+}
+
+ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wanted) {
+  Context* context = ToContext(pd->context);
+  auto* mr = new (std::nothrow) Mr();
+  if (mr == nullptr) return Fail<ibv_mr>(ENOMEM);
+  shm::RegMrRequest request = {};
+  request.pd = pd->handle;
+  request.access = wanted;
+  request.addr = reinterpret_cast<uint64_t>(addr);
+  request.length = length;
+  request.iova = iova;
+  shm::RegMrReply reply = {};
+  int error = RegisterRegion(context, &request, &reply);
+  if (error != 0) {
+    delete mr;
+    Debug("registering %zu bytes at %p, access 0x%x: %s", length, addr, wanted, strerror(error));
+    return Fail<ibv_mr>(error);
+  }
+  mr->base.context = pd->context;
+  mr->base.pd = pd;
+  mr->base.addr = addr;
+  mr->base.length = length;
+  mr->base.handle = reply.mr;
+  mr->base.lkey = reply.lkey;
+  mr->base.rkey = reply.rkey;
+  return &mr->base;
+}
+
+}  // namespace
+
+VERBENA_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* base) {
+  auto* pd = new (std::nothrow) Pd();
+  if (pd == nullptr) return Fail<ibv_pd>(ENOMEM);
+  shm::HandleReply reply = {};
+  int error = ExecuteEmpty(ToContext(base), shm::CommandOp::kAllocPd, &reply);
+  if (error != 0) {
+    delete pd;
+    return Fail<ibv_pd>(error);
+  }
+  pd->base.context = base;
+  pd->base.handle = reply.handle;
+  return &pd->base;
+}
+
+// Errors: EBUSY while an object uses it.
+VERBENA_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
+  int error = ExecuteDestroy(ToContext(pd->context), shm::CommandOp::kDeallocPd, pd->handle);
+  if (error == 0) delete ToPd(pd);
+  return error;
+}
+
+// Errors: EFAULT: not mapped, or not writable though LOCAL_WRITE is asked; EINVAL: remote write or
+// atomic without local write, or the range wraps; EOPNOTSUPP: a right this device does not have;
+// ENOMEM.
+VERBENA_EXPORT ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64_t iova,
+                                        unsigned int wanted) {
+  return RegMr(pd, addr, length, iova, wanted);
+}
+VERBENA_EXPORT ibv_mr* ibv_reg_mr(ibv_pd* pd, void* addr, size_t length, int wanted) {
+  return RegMr(pd, addr, length, reinterpret_cast<uint64_t>(addr), static_cast<uint32_t>(wanted));
+}
+VERBENA_EXPORT ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* addr, size_t length, uint64_t iova,
+                                       int wanted) {
+  return RegMr(pd, addr, length, iova, static_cast<uint32_t>(wanted));
+}
+
+// Errors: EBUSY while a memory window is bound to it.
+VERBENA_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
+  int error = ExecuteDestroy(ToContext(mr->context), shm::CommandOp::kDeregMr, mr->handle);
+  if (error == 0) delete ToMr(mr);
+  return error;
+}
+
+// --- v64: buffers and registration by description ------------------------------------------------
+
+// Zeroed memory of whole pages.  Errors: ENOMEM.
+VERBENA_EXPORT void* ibv_alloc_buf(ibv_pd* pd, size_t size, void** buf) {
+  auto* handle = new (std::nothrow) Buf();
+  if (handle == nullptr) return Fail<void>(ENOMEM);
+  size_t page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  size_t bytes = (size + page_bytes - 1) / page_bytes * page_bytes;
+  void* addr = nullptr;
+  if (bytes < size || posix_memalign(&addr, page_bytes, bytes == 0 ? page_bytes : bytes) != 0) {
+    delete handle;
+    return Fail<void>(ENOMEM);
+  }
+  memset(addr, 0, bytes);
+  *handle = {addr, size, pd};
+  *buf = handle;
+  return addr;
+}
+
+VERBENA_EXPORT void ibv_free_buf(void* buf) {
+  auto* handle = static_cast<Buf*>(buf);
+  free(handle->addr);
+  delete handle;
+}
+
+// Errors: EINVAL: the range is not inside the buffer, or the buffer is another PD's.
+VERBENA_EXPORT ibv_mr* ibv_reg_buf_mr(ibv_pd* pd, void* buf, void* addr, size_t length,
+                                      int wanted) {
+  auto* handle = static_cast<Buf*>(buf);
+  auto base = reinterpret_cast<uintptr_t>(handle->addr);
+  auto start = reinterpret_cast<uintptr_t>(addr);
+  if (handle->pd != pd || start < base || start - base > handle->size ||
+      length > handle->size - (start - base)) {
+    return Fail<ibv_mr>(EINVAL);
+  }
+  return RegMr(pd, addr, length, start, static_cast<uint32_t>(wanted));
+}
+
+// Errors: EINVAL: no address; EOPNOTSUPP: by file descriptor, or with a DMA handle.
+VERBENA_EXPORT ibv_mr* ibv_reg_mr_ex(ibv_pd* pd, MrInitAttrV64* attr) {
+  constexpr uint64_t kKnown = kRegMrMaskIova | kRegMrMaskAddr | kRegMrMaskBuf;
+  if ((attr->comp_mask & ~kKnown) != 0) return Fail<ibv_mr>(EOPNOTSUPP);
+  if ((attr->comp_mask & kRegMrMaskAddr) == 0) return Fail<ibv_mr>(EINVAL);
+  if ((attr->comp_mask & kRegMrMaskBuf) != 0 && (attr->comp_mask & kRegMrMaskIova) == 0) {
+    return ibv_reg_buf_mr(pd, attr->buf, attr->addr, attr->length, attr->access);
+  }
+  if ((attr->comp_mask & kRegMrMaskBuf) != 0) return Fail<ibv_mr>(EINVAL);
+  uint64_t iova = (attr->comp_mask & kRegMrMaskIova) != 0
+                      ? attr->iova
+                      : reinterpret_cast<uint64_t>(attr->addr);
+  return RegMr(pd, attr->addr, attr->length, iova, static_cast<uint32_t>(attr->access));
+}
+
+}  // namespace verbena::verbs

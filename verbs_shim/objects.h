@@ -1,0 +1,221 @@
+// The shim's objects. Each begins with the public structure the program holds a pointer to; the
+// shim's own fields follow it.
+//
+// Locks, in the order they are taken: Cq::lock, Context::qps_lock, SendQueue/RecvQueue::lock.
+// Context::table_mutex and the mutexes of the public structures are leaves of control paths.
+#pragma once
+
+#include <errno.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/types.h"
+#include "core/client/session.h"
+#include "core/ring/completion_queue.h"
+#include "core/ring/work_queue.h"
+#include "core/shm/attach.h"
+#include "core/shm/command.h"
+#include "core/shm/layout.h"
+#include "verbs_shim/abi.h"
+#include "verbs_shim/object_table.h"
+#include "verbs_shim/sync.h"
+
+namespace verbena::verbs {
+
+struct Device {
+  VerbsDevice base;  // must be first
+  shm::NicInfo nic;
+  Device* next;
+};
+
+struct Qp;
+
+struct Context {
+  VerbsContextFront front;
+  verbs_context vctx;  // programs hold a pointer to its last member
+  client::Session* session;
+  Device* device;
+  shm::QueryDeviceReply attr;
+  pthread_mutex_t table_mutex;  // guards `table` and the *_reported counts of events
+  ObjectTable table;
+  SpinLock qps_lock;  // guards the list below
+  Qp* qps;            // every QP: who must be flushed when the daemon is gone
+  std::atomic<bool> fatal_reported;
+};
+static_assert(offsetof(Context, vctx) == sizeof(VerbsContextFront));
+
+struct Pd {
+  ibv_pd base;
+};
+
+struct Mr {
+  ibv_mr base;
+};
+
+struct Ah {
+  ibv_ah base;
+};
+
+struct Channel {
+  ibv_comp_channel base;
+  shm::Handle handle;
+};
+
+struct Cq {
+  union {  // must be first: one object serves as both
+    ibv_cq base;
+    ibv_cq_ex ex;
+  };
+  Context* context;
+  uint64_t cookie;
+  uint32_t comp_events_reported;   // table_mutex
+  uint32_t async_events_reported;  // table_mutex
+  bool single_threaded;
+  SpinLock lock;
+  // The rest under `lock`.
+  CqConsumer ring;
+  const shm::Cqe* current;  // of an extended poll
+  bool current_is_flush;
+  shm::Cqe flush;  // made here when the daemon is gone
+  uint32_t empty_polls;
+  int64_t liveness_checked_ns;
+};
+static_assert(offsetof(Cq, context) == sizeof(ibv_cq_ex));
+
+// What a send queue and a receive queue have in common.
+struct PostQueue {
+  SpinLock lock;
+  WorkQueueProducer ring;  // lock
+  uint32_t doorbell;
+  uint32_t max_sge;
+  bool flushing;         // lock: the daemon is gone and flush_index counts
+  uint32_t flush_index;  // lock: next entry to be reported as flushed
+};
+
+struct Srq {
+  ibv_srq base;  // must be first
+  Context* context;
+  uint64_t cookie;
+  uint32_t events_reported;  // table_mutex
+  uint32_t srqn;
+  PostQueue queue;
+};
+
+struct Qp {
+  QpExV64 ex;  // must be first; its own first member is the ibv_qp
+  Context* context;
+  uint64_t cookie;
+  uint32_t events_reported;  // table_mutex
+  bool is_extended;          // created with IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+  bool sq_sig_all;
+  bool has_rq;
+  std::atomic<uint32_t> state;  // ibv_qp_state as last learnt
+  ibv_qp_cap cap;
+  uint32_t max_inline_bytes;
+  PostQueue sq;
+  PostQueue rq;
+  // One ibv_wr_start … ibv_wr_complete, under sq.lock.
+  shm::SendWqe* wr;   // being built; nullptr after an error
+  uint32_t wr_count;  // entries reserved
+  int wr_error;
+  Qp* next;
+  Qp* previous;
+
+  ibv_qp* base() { return &ex.ex.qp_base; }
+};
+
+inline Context* ToContext(ibv_context* context) {
+  return reinterpret_cast<Context*>(reinterpret_cast<char*>(context) -
+                                    offsetof(verbs_context, context) - sizeof(VerbsContextFront));
+}
+inline ibv_context* Base(Context* context) { return &context->vctx.context; }
+inline Device* ToDevice(ibv_device* device) { return reinterpret_cast<Device*>(device); }
+inline Pd* ToPd(ibv_pd* pd) { return reinterpret_cast<Pd*>(pd); }
+inline Mr* ToMr(ibv_mr* mr) { return reinterpret_cast<Mr*>(mr); }
+inline Ah* ToAh(ibv_ah* ah) { return reinterpret_cast<Ah*>(ah); }
+inline Channel* ToChannel(ibv_comp_channel* channel) {
+  return reinterpret_cast<Channel*>(channel);
+}
+inline Cq* ToCq(ibv_cq* cq) { return reinterpret_cast<Cq*>(cq); }
+inline Cq* ToCq(ibv_cq_ex* cq) { return reinterpret_cast<Cq*>(cq); }
+inline Srq* ToSrq(ibv_srq* srq) { return reinterpret_cast<Srq*>(srq); }
+inline Qp* ToQp(ibv_qp* qp) { return reinterpret_cast<Qp*>(qp); }
+inline Qp* ToQp(ibv_qp_ex* qp) { return reinterpret_cast<Qp*>(qp); }
+
+// --- commands -----------------------------------------------------------------------------------
+
+template <typename Request, typename Reply>
+int Execute(Context* context, shm::CommandOp op, const Request& request, Reply* reply) {
+  return context->session->Execute(op, &request, sizeof(request), reply, sizeof(*reply));
+}
+template <typename Request>
+int Execute(Context* context, shm::CommandOp op, const Request& request) {
+  return context->session->Execute(op, &request, sizeof(request), nullptr, 0);
+}
+template <typename Reply>
+int ExecuteEmpty(Context* context, shm::CommandOp op, Reply* reply) {
+  return context->session->Execute(op, nullptr, 0, reply, sizeof(*reply));
+}
+inline int ExecuteHandle(Context* context, shm::CommandOp op, shm::Handle handle) {
+  return Execute(context, op, shm::HandleRequest{handle, 0});
+}
+// Destroying succeeds when the daemon is gone: the object is gone with it, and a program must be
+// able to give back its memory.
+int ExecuteDestroy(Context* context, shm::CommandOp op, shm::Handle handle);
+
+// Sets errno to `error`, for verbs that return a pointer or -1.
+template <typename T = void>
+T* Fail(int error) {
+  errno = error;
+  return nullptr;
+}
+
+// Text to stderr when VERBENA_DEBUG is set, nothing otherwise.
+void Debug(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+// --- between the files of the shim -------------------------------------------------------------
+
+void FillDeviceAttr(const shm::QueryDeviceReply& reply, ibv_device_attr* attr);
+int QueryPort(Context* context, uint32_t port, PortAttrV64* out);
+// 0, ENODATA for an empty entry, EINVAL beyond the table, or EIO.
+int QueryGid(Context* context, uint32_t port, uint32_t index, ibv_gid_entry* out);
+shm::AhAttr ToShm(const ibv_ah_attr& attr);
+void FromShm(const shm::AhAttr& attr, ibv_ah_attr* out);
+int CreateQp(Context* context, ibv_qp_init_attr_ex* attr, ibv_qp** out);
+void SetSendOps(Qp* qp, uint64_t send_ops_flags);
+bool SendOpsSupported(ibv_qp_type type, uint64_t send_ops_flags);
+Cq* CreateCq(Context* context, const ibv_cq_init_attr_ex& attr);
+void SetReadOps(Cq* cq, uint64_t wc_flags);
+
+// Operations of this device that verbs.h calls without looking whether they exist.
+void SetUnsupportedOps(ibv_context_ops* ops);
+
+// Entry points reached through function pointers in ibv_context and verbs_context.
+int PollCq(ibv_cq* cq, int num_entries, ibv_wc* wc);
+int ReqNotifyCq(ibv_cq* cq, int solicited_only);
+int PostSend(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr);
+int PostRecv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
+int PostSrqRecv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
+int QueryPortSized(ibv_context* context, uint8_t port, ibv_port_attr* attr, size_t attr_bytes);
+int QueryDeviceEx(ibv_context* context, const ibv_query_device_ex_input* input,
+                  ibv_device_attr_ex* attr, size_t attr_bytes);
+int QueryRtValues(ibv_context* context, ibv_values_ex* values);
+ibv_cq_ex* CreateCqEx(ibv_context* context, ibv_cq_init_attr_ex* attr);
+ibv_qp* CreateQpEx(ibv_context* context, ibv_qp_init_attr_ex* attr);
+ibv_srq* CreateSrqEx(ibv_context* context, ibv_srq_init_attr_ex* attr);
+
+// The next completion of a CQ whose lock is held, or nullptr; and its consumption. Completions of
+// queues that a dead daemon left behind come after those it wrote.
+const shm::Cqe* NextCompletion(Cq* cq);
+void ConsumeCompletion(Cq* cq);
+// Bookkeeping of an unsuccessful poll: yields and looks after the daemon now and then. Call it
+// without the lock.
+void OnEmptyPoll(Cq* cq);
+
+// Waits until the program acknowledged every event it got of an object that goes away.
+void AwaitAcks(pthread_mutex_t* mutex, pthread_cond_t* cond, const uint32_t* completed,
+               uint32_t reported);
+
+}  // namespace verbena::verbs

@@ -1,0 +1,33 @@
+// What a send queue accepts: shared by ibv_post_send and the ibv_wr_* calls.
+#pragma once
+
+#include "verbs_shim/objects.h"
+
+namespace verbena::verbs {
+
+// IBTA 10.8.2 (C10-29): requests are accepted from RTS on, and in ERR are flushed.
+inline bool ReadyToSend(const Qp& qp) {
+  uint32_t state = qp.state.load(std::memory_order_relaxed);
+  return state != IBV_QPS_RESET && state != IBV_QPS_INIT && state != IBV_QPS_RTR;
+}
+
+// Spec: IBTA table 80 (operations per transport service).
+inline bool OpcodeAllowed(ibv_qp_type type, uint32_t opcode) {
+  constexpr uint32_t kUd = 1u << IBV_WR_SEND | 1u << IBV_WR_SEND_WITH_IMM;
+  constexpr uint32_t kUc = kUd | 1u << IBV_WR_SEND_WITH_INV | 1u << IBV_WR_RDMA_WRITE |
+                           1u << IBV_WR_RDMA_WRITE_WITH_IMM | 1u << IBV_WR_LOCAL_INV;
+  constexpr uint32_t kRc = kUc | 1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP |
+                           1u << IBV_WR_ATOMIC_FETCH_AND_ADD;
+  uint32_t allowed = type == IBV_QPT_RC ? kRc : type == IBV_QPT_UC ? kUc : kUd;
+  return opcode < 32 && (allowed >> opcode & 1) != 0;
+}
+
+// Whether the request's SGEs are read (and may so be given inline), not written.
+inline bool OpcodeCarriesData(uint32_t opcode) {
+  constexpr uint32_t kData = 1u << IBV_WR_SEND | 1u << IBV_WR_SEND_WITH_IMM |
+                             1u << IBV_WR_SEND_WITH_INV | 1u << IBV_WR_RDMA_WRITE |
+                             1u << IBV_WR_RDMA_WRITE_WITH_IMM;
+  return opcode < 32 && (kData >> opcode & 1) != 0;
+}
+
+}  // namespace verbena::verbs

@@ -1,0 +1,128 @@
+// Shared receive queues.
+#include <new>
+
+#include "verbs_shim/objects.h"
+
+namespace verbena::verbs {
+namespace {
+
+bool MapQueue(Srq* srq, const shm::QueuePlace& place, uint32_t max_wr) {
+  RingMemory memory = srq->context->session->MapRing(place);
+  if (!memory.IsValid()) return false;
+  srq->queue.ring = WorkQueueProducer(memory, place.entries, place.stride_bytes, max_wr);
+  srq->queue.doorbell = place.doorbell;
+  return true;
+}
+
+int ExecuteCreate(Srq* srq, ibv_pd* pd, ibv_srq_attr* attr) {
+  shm::CreateSrqRequest request = {};
+  request.pd = pd->handle;
+  request.max_wr = attr->max_wr;
+  request.max_sge = attr->max_sge;
+  request.srq_limit = attr->srq_limit;
+  request.cookie = srq->cookie;
+  shm::CreateSrqReply reply = {};
+  int error = Execute(srq->context, shm::CommandOp::kCreateSrq, request, &reply);
+  if (error != 0) return error;
+  if (!MapQueue(srq, reply.place, reply.max_wr)) {
+    ExecuteDestroy(srq->context, shm::CommandOp::kDestroySrq, reply.srq);
+    return ENOMEM;
+  }
+  srq->queue.max_sge = reply.max_sge;
+  srq->srqn = reply.srqn;
+  srq->base.handle = reply.srq;
+  attr->max_wr = reply.max_wr;
+  attr->max_sge = reply.max_sge;
+  return 0;
+}
+
+}  // namespace
+
+// max_wr and max_sge are written back.  Errors: EINVAL: beyond the device's limits; ENOMEM.
+VERBENA_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
+  Context* context = ToContext(pd->context);
+  auto* srq = new (std::nothrow) Srq();
+  if (srq == nullptr) return Fail<ibv_srq>(ENOMEM);
+  srq->context = context;
+  {
+    MutexGuard guard(context->table_mutex);
+    srq->cookie = context->table.Add(ObjectKind::kSrq, srq);
+  }
+  int error = srq->cookie != 0 ? ExecuteCreate(srq, pd, &attr->attr) : ENOMEM;
+  if (error != 0) {
+    MutexGuard guard(context->table_mutex);
+    context->table.Remove(srq->cookie);
+    delete srq;
+    return Fail<ibv_srq>(error);
+  }
+  srq->base.context = pd->context;
+  srq->base.srq_context = attr->srq_context;
+  srq->base.pd = pd;
+  pthread_mutex_init(&srq->base.mutex, nullptr);
+  pthread_cond_init(&srq->base.cond, nullptr);
+  return &srq->base;
+}
+
+// Errors: EOPNOTSUPP: any type but basic; EINVAL: no PD.
+ibv_srq* CreateSrqEx(ibv_context*, ibv_srq_init_attr_ex* attr) {
+  constexpr uint32_t kKnownMask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+  if ((attr->comp_mask & ~kKnownMask) != 0) return Fail<ibv_srq>(EOPNOTSUPP);
+  if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0 && attr->srq_type != IBV_SRQT_BASIC) {
+    return Fail<ibv_srq>(EOPNOTSUPP);
+  }
+  if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0) return Fail<ibv_srq>(EINVAL);
+  ibv_srq_init_attr basic = {attr->srq_context, attr->attr};
+  ibv_srq* srq = ibv_create_srq(attr->pd, &basic);
+  if (srq != nullptr) attr->attr = basic.attr;
+  return srq;
+}
+
+// IBV_SRQ_MAX_WR resizes, IBV_SRQ_LIMIT arms the limit event.  Errors: EINVAL: beyond the limits,
+// or fewer than wait in the queue; ENOMEM.
+VERBENA_EXPORT int ibv_modify_srq(ibv_srq* base, ibv_srq_attr* attr, int attr_mask) {
+  Srq* srq = ToSrq(base);
+  shm::ModifySrqRequest request = {base->handle, static_cast<uint32_t>(attr_mask), attr->max_wr,
+                                   attr->srq_limit};
+  shm::ModifySrqReply reply = {};
+  // Nobody may post into memory that is being replaced.
+  SpinGuard guard(srq->queue.lock);
+  int error = Execute(srq->context, shm::CommandOp::kModifySrq, request, &reply);
+  if (error != 0) return error;
+  if (reply.place.bytes == 0) return 0;
+  RingMemory memory = srq->context->session->MapRing(reply.place);
+  if (!memory.IsValid()) return ENOMEM;
+  srq->queue.ring.MoveTo(memory, reply.place.entries, reply.place.stride_bytes, reply.max_wr);
+  srq->queue.doorbell = reply.place.doorbell;
+  attr->max_wr = reply.max_wr;
+  return 0;
+}
+
+VERBENA_EXPORT int ibv_query_srq(ibv_srq* base, ibv_srq_attr* attr) {
+  shm::QuerySrqReply reply = {};
+  int error = Execute(ToContext(base->context), shm::CommandOp::kQuerySrq,
+                      shm::HandleRequest{base->handle, 0}, &reply);
+  if (error != 0) return error;
+  *attr = {reply.max_wr, reply.max_sge, reply.srq_limit};
+  return 0;
+}
+
+// Waits until all events the program got were acknowledged.  Errors: EBUSY while a QP uses it.
+VERBENA_EXPORT int ibv_destroy_srq(ibv_srq* base) {
+  Srq* srq = ToSrq(base);
+  Context* context = srq->context;
+  int error = ExecuteDestroy(context, shm::CommandOp::kDestroySrq, base->handle);
+  if (error != 0) return error;
+  uint32_t events;
+  {
+    MutexGuard guard(context->table_mutex);
+    context->table.Remove(srq->cookie);
+    events = srq->events_reported;
+  }
+  AwaitAcks(&base->mutex, &base->cond, &base->events_completed, events);
+  pthread_cond_destroy(&base->cond);
+  pthread_mutex_destroy(&base->mutex);
+  delete srq;
+  return 0;
+}
+
+}  // namespace verbena::verbs

@@ -1,0 +1,60 @@
+// A lock for queues: held for nanoseconds, taken at every post and poll.
+#pragma once
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <atomic>
+
+namespace verbena::verbs {
+
+// Like the spinlocks of libibverbs' providers, but gives up the CPU when the holder was preempted,
+// and built on nothing that glibc versions (pthread_spin_lock is GLIBC_2.34 on newer systems).
+class SpinLock {
+ public:
+  void Lock() {
+    while (__builtin_expect(locked_.exchange(true, std::memory_order_acquire), 0)) Wait();
+  }
+  void Unlock() { locked_.store(false, std::memory_order_release); }
+
+ private:
+  void Wait() {
+    for (int spins = 0; locked_.load(std::memory_order_relaxed); ++spins) {
+      if (spins < kSpinsBeforeYield) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+      } else {
+        sched_yield();
+      }
+    }
+  }
+
+  static constexpr int kSpinsBeforeYield = 200;
+  std::atomic<bool> locked_{false};
+};
+
+class SpinGuard {
+ public:
+  explicit SpinGuard(SpinLock& lock) : lock_(lock) { lock_.Lock(); }
+  ~SpinGuard() { lock_.Unlock(); }
+  SpinGuard(const SpinGuard&) = delete;
+  SpinGuard& operator=(const SpinGuard&) = delete;
+
+ private:
+  SpinLock& lock_;
+};
+
+// For the mutexes inside the public structures, and for control paths.
+class MutexGuard {
+ public:
+  explicit MutexGuard(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
+  ~MutexGuard() { pthread_mutex_unlock(&mutex_); }
+  MutexGuard(const MutexGuard&) = delete;
+  MutexGuard& operator=(const MutexGuard&) = delete;
+
+ private:
+  pthread_mutex_t& mutex_;
+};
+
+}  // namespace verbena::verbs
