@@ -9,6 +9,7 @@
 
 #include "core/client/instance.h"
 #include "verbs_shim/objects.h"
+#include "verbs_shim/symver.h"
 
 namespace verbena::verbs {
 namespace {
@@ -244,3 +245,8 @@ VERBENA_EXPORT int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr* attr, 
 }
 
 }  // namespace verbena::verbs
+
+VERBENA_VERSION_1_1(ibv_create_ah);
+VERBENA_VERSION_1_1(ibv_destroy_ah);
+VERBENA_VERSION_1_1(ibv_attach_mcast);
+VERBENA_VERSION_1_1(ibv_detach_mcast);

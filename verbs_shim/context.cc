@@ -10,6 +10,7 @@
 
 #include "core/client/instance.h"
 #include "verbs_shim/objects.h"
+#include "verbs_shim/symver.h"
 
 namespace verbena::verbs {
 namespace {
@@ -206,3 +207,7 @@ VERBENA_EXPORT int ibv_dontfork_range(void*, size_t) { return 0; }
 VERBENA_EXPORT int ibv_dofork_range(void*, size_t) { return 0; }
 
 }  // namespace verbena::verbs
+
+VERBENA_VERSION_1_1(ibv_open_device);
+VERBENA_VERSION_1_1(ibv_close_device);
+VERBENA_VERSION_1_1(ibv_query_device);

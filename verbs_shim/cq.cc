@@ -5,6 +5,7 @@
 #include <new>
 
 #include "verbs_shim/objects.h"
+#include "verbs_shim/symver.h"
 
 namespace verbena::verbs {
 namespace {
@@ -252,3 +253,7 @@ int ReqNotifyCq(ibv_cq* base, int solicited_only) {
 }
 
 }  // namespace verbena::verbs
+
+VERBENA_VERSION_1_1(ibv_create_cq);
+VERBENA_VERSION_1_1(ibv_resize_cq);
+VERBENA_VERSION_1_1(ibv_destroy_cq);

@@ -8,6 +8,7 @@
 
 #include "core/client/instance.h"
 #include "verbs_shim/objects.h"
+#include "verbs_shim/symver.h"
 
 namespace verbena::verbs {
 namespace {
@@ -119,3 +120,8 @@ VERBENA_EXPORT int ibv_get_device_index(ibv_device* device) {
 }
 
 }  // namespace verbena::verbs
+
+VERBENA_VERSION_1_1(ibv_get_device_list);
+VERBENA_VERSION_1_1(ibv_free_device_list);
+VERBENA_VERSION_1_1(ibv_get_device_name);
+VERBENA_VERSION_1_1(ibv_get_device_guid);

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "verbs_shim/objects.h"
+#include "verbs_shim/symver.h"
 
 namespace verbena::verbs {
 namespace {
@@ -175,3 +176,8 @@ VERBENA_EXPORT void ibv_ack_async_event(ibv_async_event* event) {
 }
 
 }  // namespace verbena::verbs
+
+VERBENA_VERSION_1_1(ibv_get_cq_event);
+VERBENA_VERSION_1_1(ibv_ack_cq_events);
+VERBENA_VERSION_1_1(ibv_get_async_event);
+VERBENA_VERSION_1_1(ibv_ack_async_event);

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "verbs_shim/objects.h"
+#include "verbs_shim/symver.h"
 
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -171,3 +172,8 @@ VERBENA_EXPORT ibv_mr* ibv_reg_mr_ex(ibv_pd* pd, MrInitAttrV64* attr) {
 }
 
 }  // namespace verbena::verbs
+
+VERBENA_VERSION_1_1(ibv_reg_mr);
+VERBENA_VERSION_1_1(ibv_alloc_pd);
+VERBENA_VERSION_1_1(ibv_dealloc_pd);
+VERBENA_VERSION_1_1(ibv_dereg_mr);

@@ -251,4 +251,7 @@ VERBENA_EXPORT int ibv_get_pkey_index(ibv_context* base, uint8_t port, __be16 pk
 
 }  // namespace verbena::verbs
 
-VERBENA_ALSO_IN_LATER_PRIVATE_NODES("function", ibv_query_gid_type);
+VERBENA_VERSION_1_1(ibv_query_port);
+VERBENA_VERSION_1_1(ibv_query_gid);
+VERBENA_VERSION_1_1(ibv_query_pkey);
+VERBENA_IN_ALL_PRIVATE_NODES("function", ibv_query_gid_type);

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "verbs_shim/objects.h"
+#include "verbs_shim/symver.h"
 
 namespace verbena::verbs {
 namespace {
@@ -328,3 +329,8 @@ VERBENA_EXPORT int ibv_destroy_qp(ibv_qp* base) {
 VERBENA_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
 
 }  // namespace verbena::verbs
+
+VERBENA_VERSION_1_1(ibv_create_qp);
+VERBENA_VERSION_1_1(ibv_modify_qp);
+VERBENA_VERSION_1_1(ibv_query_qp);
+VERBENA_VERSION_1_1(ibv_destroy_qp);

@@ -2,6 +2,7 @@
 #include <new>
 
 #include "verbs_shim/objects.h"
+#include "verbs_shim/symver.h"
 
 namespace verbena::verbs {
 namespace {
@@ -126,3 +127,8 @@ VERBENA_EXPORT int ibv_destroy_srq(ibv_srq* base) {
 }
 
 }  // namespace verbena::verbs
+
+VERBENA_VERSION_1_1(ibv_create_srq);
+VERBENA_VERSION_1_1(ibv_modify_srq);
+VERBENA_VERSION_1_1(ibv_query_srq);
+VERBENA_VERSION_1_1(ibv_destroy_srq);

@@ -151,4 +151,4 @@ VERBENA_EXPORT ibv_rate mbps_to_ibv_rate(int mbps) {
 
 }  // namespace verbena::verbs
 
-VERBENA_ALSO_IN_LATER_PRIVATE_NODES("function", ibv_wr_opcode_str);
+VERBENA_IN_ALL_PRIVATE_NODES("function", ibv_wr_opcode_str);

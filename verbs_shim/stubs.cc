@@ -30,7 +30,7 @@ VERBENA_STUB void* verbena_stub_null_enosys() {
 // Providers read it to learn whether objects of a vanished device may be destroyed: they may.
 extern "C" __attribute__((visibility("default"))) bool verbs_allow_disassociate_destroy;
 bool verbs_allow_disassociate_destroy = true;
-VERBENA_ALSO_IN_LATER_PRIVATE_NODES("object", verbs_allow_disassociate_destroy);
+VERBENA_IN_ALL_PRIVATE_NODES("object", verbs_allow_disassociate_destroy);
 
 // clang-format off
 // Every private function of v34 to v64 that this library does not implement: X(stub, name).

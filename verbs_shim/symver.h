@@ -10,8 +10,16 @@
       ".set " alias ", " implementation "\n"                        \
       ".symver " alias ", " name at node "\n")
 
-// A function that versions.lds exports from IBVERBS_PRIVATE_34, in the later private nodes too.
-#define VERBENA_ALSO_IN_LATER_PRIVATE_NODES(kind, name)                                \
+// Names the version that new programs link to, where the symbol has further versions: versions.lds
+// alone can't tell them apart.
+#define VERBENA_DEFAULT_VERSION(name, node) asm(".symver " #name ", " #name "@@@" node "\n")
+
+// For the functions that stubs.cc also exports from IBVERBS_1.0.
+#define VERBENA_VERSION_1_1(name) VERBENA_DEFAULT_VERSION(name, "IBVERBS_1.1")
+
+// Exports a private symbol from all private nodes.
+#define VERBENA_IN_ALL_PRIVATE_NODES(kind, name)                                       \
+  VERBENA_DEFAULT_VERSION(name, "IBVERBS_PRIVATE_34");                                 \
   VERBENA_SYMVER("v57_" #name, #name, kind, #name, "@", "IBVERBS_PRIVATE_57");         \
   VERBENA_SYMVER("v59_" #name, #name, kind, #name, "@", "IBVERBS_PRIVATE_59");         \
   VERBENA_SYMVER("v64_" #name, #name, kind, #name, "@", "IBVERBS_PRIVATE_64")
