@@ -1,0 +1,185 @@
+"""Style rules that a machine can check: determinism bans, sizes, and what every file must have.
+
+    style.py [--cases] [ROOT]    lists violations; --cases prints one `ok`/`FAIL` line per rule
+
+A rule is a function from a tree to violations ("path:line: text"). The rules are tested against
+planted violations in style_test.py.
+"""
+
+import pathlib
+import re
+import sys
+
+FILE_LINES_MAX = 600
+FOLDER_README_LINES_MAX = 30
+COLUMNS_MAX = 100
+TOP_FOLDERS = ["core", "transport", "softnic", "verbs_shim", "fi_shim", "tools", "tests"]
+CODE_FOLDERS = TOP_FOLDERS
+
+# Where the same inputs must give the same outputs, byte for byte. core/client is not among them: it
+# is the part of core that talks to the operating system.
+DETERMINISTIC = ["core/base", "core/shm", "core/ring", "transport/wire", "transport/rc",
+                 "transport/uc", "transport/ud", "transport/xrc", "transport/cm",
+                 "transport/port/local", "transport/port/sim", "transport",
+                 "softnic/device"]
+# Folders below transport/ whose job is the outside world.
+NOT_DETERMINISTIC = ["transport/port/uring", "transport/port/epoll", "transport/port/tap"]
+
+# (what, pattern, also in tests)
+BANS = [
+    ("reads a clock", r"\b\w*_clock::now\b|\bclock_gettime\s*\(|\bgettimeofday\s*\(", True),
+    ("draws from the system's randomness",
+     r"\brandom_device\b|\bgetrandom\s*\(|\bs?rand\s*\(|\barc4random", True),
+    ("starts a thread", r"\bstd::(j?thread|async)\b|\bpthread_create\b", False),
+    ("sleeps", r"\bsleep_(for|until)\b|\b(u|nano)?sleep\s*\(", True),
+    ("reads the environment", r"\b(secure_)?getenv\s*\(", True),
+    ("orders by address", r"\bstd::(multi)?(set|map)<\s*(const\s+)?[\w:]+\s*\*", True),
+    ("keeps time as floating point", r"\b(double|float)\s+\w*_(ns|us|ms|s)\b", False),
+]
+HASHED = re.compile(r"\b(?:absl::(?:flat|node)_hash_(?:map|set)|std::unordered_(?:map|set))<.*>\s+"
+                    r"(\w+)\s*(?:;|=|\{|ABSL_)")
+
+
+def code_files(root, folders=None):
+    for folder in folders or CODE_FOLDERS:
+        base = root / folder
+        if base.is_dir():
+            for path in sorted(base.rglob("*")):
+                if path.suffix in (".cc", ".h") and path.is_file():
+                    yield path
+
+
+def lines_of(path):
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def without_comment(line):
+    return line.split("//", 1)[0]
+
+
+def is_deterministic(root, path):
+    folder = path.parent.relative_to(root).as_posix()
+    if any(folder == no or folder.startswith(no + "/") for no in NOT_DETERMINISTIC):
+        return False
+    return any(folder == yes or folder.startswith(yes + "/") for yes in DETERMINISTIC)
+
+
+def determinism_bans(root):
+    for path in code_files(root, ["core", "transport", "softnic/device"]):
+        if not is_deterministic(root, path):
+            continue
+        is_test = path.stem.endswith("_test")
+        for number, line in enumerate(lines_of(path), 1):
+            for what, pattern, in_tests in BANS:
+                if (in_tests or not is_test) and re.search(pattern, without_comment(line)):
+                    yield f"{path.relative_to(root)}:{number}: {what}: {line.strip()}"
+
+
+def hash_iteration(root):
+    """Hash tables may be looked up, not walked: Abseil randomises their order on purpose."""
+    for path in code_files(root, ["core", "transport", "softnic/device"]):
+        if not is_deterministic(root, path):
+            continue
+        twin = path.with_suffix(".h" if path.suffix == ".cc" else ".cc")
+        text = lines_of(path)
+        declared = text + (lines_of(twin) if twin.exists() else [])
+        names = {match.group(1) for line in declared
+                 for match in HASHED.finditer(without_comment(line))}
+        for number, line in enumerate(text, 1):
+            match = re.search(r"\bfor\s*\(.*[^:]:\s*(?:this->)?(\w+)\s*\)", without_comment(line))
+            begins = re.search(r"\b(\w+)\.begin\(\)", without_comment(line))
+            for found in (match, begins):
+                if found and found.group(1) in names:
+                    yield f"{path.relative_to(root)}:{number}: walks a hash table: {line.strip()}"
+
+
+def file_sizes(root):
+    for path in code_files(root):
+        count = len(lines_of(path))
+        if count > FILE_LINES_MAX:
+            yield f"{path.relative_to(root)}: {count} lines, more than {FILE_LINES_MAX}"
+
+
+def line_lengths(root):
+    for path in code_files(root):
+        for number, line in enumerate(lines_of(path), 1):
+            if len(line) > COLUMNS_MAX and "http" not in line:
+                yield f"{path.relative_to(root)}:{number}: {len(line)} columns"
+
+
+def header_guards(root):
+    for path in code_files(root):
+        # Version scripts' and tables' includes are no headers of their own.
+        if path.suffix == ".h" and "#pragma once" not in lines_of(path):
+            yield f"{path.relative_to(root)}: no #pragma once"
+
+
+def purpose_lines(root):
+    for path in code_files(root):
+        if path.suffix == ".h":
+            first = next(iter(lines_of(path)), "")
+            if not first.startswith("//"):
+                yield f"{path.relative_to(root)}: does not begin with its purpose"
+
+
+def open_ends(root):
+    mark = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + r"X)\b")
+    for path in code_files(root):
+        for number, line in enumerate(lines_of(path), 1):
+            if mark.search(line):
+                yield f"{path.relative_to(root)}:{number}: {line.strip()}"
+
+
+def folder_readmes(root):
+    for folder in TOP_FOLDERS:
+        if not (root / folder).is_dir():
+            continue
+        readme = root / folder / "README.md"
+        if not readme.exists():
+            yield f"{folder}/README.md is missing"
+        elif len(lines_of(readme)) > FOLDER_README_LINES_MAX:
+            yield f"{folder}/README.md is longer than {FOLDER_README_LINES_MAX} lines"
+
+
+def shim_layering(root):
+    """The shims live in other people's processes: no Abseil, Boost, liburing, iostreams."""
+    pattern = re.compile(r'#include\s*[<"](absl/|boost/|liburing|iostream|thread>|regex)')
+    for path in code_files(root, ["verbs_shim", "fi_shim", "core/client"]):
+        if path.stem.endswith("_test") or path.stem.startswith("fake_"):
+            continue
+        for number, line in enumerate(lines_of(path), 1):
+            if pattern.search(line):
+                yield f"{path.relative_to(root)}:{number}: {line.strip()}"
+
+
+RULES = [
+    ("protocol code has no clock, randomness, threads or environment", determinism_bans),
+    ("protocol code walks no hash table", hash_iteration),
+    (f"no file has more than {FILE_LINES_MAX} lines", file_sizes),
+    (f"no line has more than {COLUMNS_MAX} columns", line_lengths),
+    ("every header is included once", header_guards),
+    ("every header says what it is for", purpose_lines),
+    ("no open ends are marked in code", open_ends),
+    ("every top folder has a short README", folder_readmes),
+    ("the shims include nothing that hosts could have in another version", shim_layering),
+]
+
+
+def main():
+    arguments = sys.argv[1:]
+    as_cases = "--cases" in arguments
+    rest = [a for a in arguments if a != "--cases"]
+    root = pathlib.Path(rest[0]) if rest else pathlib.Path(__file__).resolve().parents[2]
+    failed = 0
+    for name, rule in RULES:
+        violations = list(rule(root))
+        failed += bool(violations)
+        if as_cases or violations:
+            print(f"{'FAIL' if violations else 'ok'} {name}")
+        for violation in violations:
+            print(f"  {violation}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,302 @@
+"""Runs the parts of `tools/test`, counts their cases, keeps them to their time.
+
+A part is a function that returns cases: (name, passed, text). One that breaks, or outlives its
+budget, counts as one failed case. The last line printed is `N passed, N failed`.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import urllib.parse
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+OUT = ROOT / "out"
+LOGS = OUT / "test-logs"
+TOTAL_BUDGET_S = 45 * 60
+SHOWN_LINES = 30
+
+Case = collections.namedtuple("Case", "name passed text")
+Part = collections.namedtuple("Part", "name budget_s run")
+
+
+class PartBroke(Exception):
+    """The part could not be carried out; the text says why."""
+
+
+def tail(text, lines=SHOWN_LINES):
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def run_logged(argv, log_name, deadline, env=None):
+    """Runs a command with its output in a log. Returns (exit code, log path)."""
+    log = LOGS / log_name
+    environment = dict(os.environ, **(env or {}))
+    with open(log, "wb") as out:
+        process = subprocess.Popen([str(a) for a in argv], stdout=out, stderr=subprocess.STDOUT,
+                                   stdin=subprocess.DEVNULL, cwd=ROOT, env=environment,
+                                   start_new_session=True)
+        try:
+            return process.wait(max(1.0, deadline - time.monotonic())), log
+        except BaseException as broken:
+            # Of our own session only: what the part started and we know to be its.
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            if isinstance(broken, subprocess.TimeoutExpired):
+                raise PartBroke(f"out of time; its output: {log}\n"
+                                f"{tail(log.read_text(errors='replace'))}") from None
+            raise
+
+
+def read(log):
+    return "\n".join(line for line in log.read_text(errors="replace").splitlines()
+                     if "sandbox" not in line.lower())
+
+
+# --- Bazel tests -----------------------------------------------------------------------------
+
+
+def bazel(command, *arguments):
+    startup = os.environ.get("VERBENA_BAZEL_STARTUP", "").split()
+    return ["bazel", *startup, command, "--experimental_convenience_symlinks=ignore", *arguments]
+
+
+def file_of(uri):
+    return pathlib.Path(urllib.parse.unquote(urllib.parse.urlparse(uri).path))
+
+
+def cases_of_xml(target, path):
+    """GoogleTest's cases, or one for a test that writes no report of its own."""
+    root = xml.etree.ElementTree.parse(path).getroot()
+    cases = []
+    for case in root.iter("testcase"):
+        if case.get("status") == "notrun" or case.get("result") in ("skipped", "suppressed"):
+            continue
+        problems = [node.get("message") or node.text or "" for node in case
+                    if node.tag in ("failure", "error")]
+        name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
+        label = target if name in ("", target, target.lstrip("/").replace(":", "/")) \
+            else f"{target} {name}"
+        cases.append(Case(label, not problems, "\n".join(problems)))
+    return cases
+
+
+def cases_of_target(target, status, outputs):
+    cases = []
+    for output in outputs:
+        if output.get("name") == "test.xml":
+            try:
+                cases += cases_of_xml(target, file_of(output["uri"]))
+            except (OSError, xml.etree.ElementTree.ParseError):
+                pass  # it died before it could write a report; its status tells
+    if status == "PASSED":
+        return cases or [Case(target, True, "")]
+    if any(not case.passed for case in cases):
+        return cases
+    log = next((file_of(o["uri"]) for o in outputs if o.get("name") == "test.log"), None)
+    text = tail(log.read_text(errors="replace")) if log and log.exists() else ""
+    return cases + [Case(f"{target} ({status})", False, text)]
+
+
+def cases_of_events(path):
+    """Reads Bazel's build events: every test target's status and reports, and what did not build."""
+    status, outputs, broken = {}, collections.defaultdict(list), []
+    for line in path.read_text().splitlines():
+        event = json.loads(line)
+        identity = event.get("id", {})
+        if "testResult" in identity:
+            label = identity["testResult"]["label"]
+            outputs[label] += event["testResult"].get("testActionOutput", [])
+        elif "testSummary" in identity:
+            status[identity["testSummary"]["label"]] = event["testSummary"]["overallStatus"]
+        elif "targetCompleted" in identity and not event.get("completed", {}).get("success"):
+            broken.append(identity["targetCompleted"]["label"])
+    cases = []
+    for label in sorted(status):
+        if status[label] != "NO_STATUS":
+            cases += cases_of_target(label, status[label], outputs[label])
+    named = {case.name.split(" ")[0] for case in cases}
+    return cases + [Case(f"{label} (does not build)", False, "") for label in broken
+                    if label not in named]
+
+
+def bazel_tests(name, deadline, *arguments):
+    events = LOGS / f"{name}.events.json"
+    events.unlink(missing_ok=True)
+    code, log = run_logged(
+        bazel("test", "--keep_going", "--test_output=errors", f"--build_event_json_file={events}",
+              *arguments), f"{name}.log", deadline)
+    cases = cases_of_events(events) if events.exists() else []
+    if not cases or (code != 0 and all(case.passed for case in cases)):
+        raise PartBroke(f"bazel exited {code}; its output: {log}\n{tail(read(log))}")
+    return cases
+
+
+UNIT_TARGETS = ["//core/...", "//transport/...", "//softnic/...", "//verbs_shim/...", "//tools/..."]
+
+
+def unit(deadline):
+    return bazel_tests("unit", deadline, "--build_tests_only", "//...",
+                       "--test_tag_filters=-integration,-manual")
+
+
+def sanitizer(config):
+    def run(deadline):
+        # A suffix of its own: switching flags in one output tree would rebuild everything each time.
+        return bazel_tests(config, deadline, f"--config={config}", f"--platform_suffix=-{config}",
+                           "--build_tests_only", f"--test_tag_filters=-no{config},-nosanitizer",
+                           f"--build_tag_filters=-no{config},-nosanitizer", *UNIT_TARGETS)
+    return run
+
+
+# --- The other parts -------------------------------------------------------------------------
+
+
+def build(deadline):
+    code, log = run_logged([ROOT / "tools/stage"], "build.log", deadline)
+    if code != 0:
+        raise PartBroke(f"tools/stage exited {code}; its output: {log}\n{tail(read(log))}")
+    return [Case("everything builds and is staged", True, "")]
+
+
+def style(deadline):
+    code, log = run_logged([ROOT / "tools/dev", "style", "--cases"], "style.log", deadline)
+    cases = []
+    for line in read(log).splitlines():
+        verdict, _, name = line.partition(" ")
+        if verdict in ("ok", "FAIL"):
+            cases.append(Case(name.strip(), verdict == "ok", ""))
+        elif cases and line.startswith("  "):
+            cases[-1] = cases[-1]._replace(text=cases[-1].text + line + "\n")
+    if not cases or (code != 0 and all(case.passed for case in cases)):
+        raise PartBroke(f"tools/dev style exited {code}\n{tail(read(log))}")
+    return cases
+
+
+def json_cases(argv, name, deadline):
+    """A script that writes [{part, case, passed, text}] with --json FILE."""
+    results = LOGS / f"{name}.json"
+    results.unlink(missing_ok=True)
+    code, log = run_logged([*argv, "--json", results], f"{name}.log", deadline)
+    if not results.exists():
+        raise PartBroke(f"{argv[0]} exited {code}; its output: {log}\n{tail(read(log))}")
+    cases = [Case(f"{r['part']}: {r['case']}", r["passed"], r.get("text") or "")
+             for r in json.loads(results.read_text())]
+    if not cases or (code != 0 and all(case.passed for case in cases)):
+        raise PartBroke(f"{argv[0]} exited {code} without a failed case; its output: {log}")
+    return cases
+
+
+def script(name, path):
+    def run(deadline):
+        return json_cases([ROOT / path], name, deadline)
+    return run
+
+
+def integration(deadline):
+    programs = ROOT / "tests/integration/stage_programs"
+    if programs.exists():
+        code, log = run_logged([programs], "test-programs.log", deadline)
+        if code != 0:
+            raise PartBroke(f"{programs} exited {code}; its output: {log}\n{tail(read(log))}")
+    return json_cases([ROOT / "tests/integration/run"], "integration", deadline)
+
+
+def dist(deadline):
+    """The tarball, unpacked elsewhere, runs the demo where neither Bazel nor the checkout is known."""
+    code, log = run_logged([ROOT / "tools/dist"], "dist.log", deadline)
+    cases = [Case("the tarball is made and needs only libc", code == 0, tail(read(log)))]
+    if code != 0:
+        return cases
+    tarball = max(OUT.glob("verbena-*.tar.gz"), key=lambda path: path.stat().st_mtime)
+    with tempfile.TemporaryDirectory(prefix="verbena-unpacked-") as place:
+        subprocess.run(["tar", "-C", place, "-xzf", tarball], check=True)
+        home = next(pathlib.Path(place).iterdir())
+        code, log = run_logged(["env", "-i", "-C", place, f"HOME={place}", "PATH=/usr/bin:/bin",
+                                home / "demo"], "dist-demo.log", deadline)
+        cases.append(Case("the unpacked tarball runs the demo", code == 0, tail(read(log))))
+    return cases
+
+
+def bench(deadline):
+    code, log = run_logged([ROOT / "tools/bench", "--smoke"], "bench.log", deadline)
+    return [Case("the benchmarks run", code == 0, tail(read(log)))]
+
+
+PARTS = [
+    Part("build", 10 * 60, build),
+    Part("style", 2 * 60, style),
+    Part("unit", 8 * 60, unit),
+    Part("cli", 3 * 60, script("cli", "tools/cli_test")),
+    Part("integration", 14 * 60, integration),
+    Part("dist", 3 * 60, dist),
+    Part("asan", 6 * 60, sanitizer("asan")),
+    Part("ubsan", 6 * 60, sanitizer("ubsan")),
+    Part("tsan", 8 * 60, sanitizer("tsan")),
+    Part("bench", 2 * 60, bench),
+]
+
+
+# --- Running them ----------------------------------------------------------------------------
+
+
+def run_part(part, deadline):
+    try:
+        return part.run(min(deadline, time.monotonic() + part.budget_s))
+    except PartBroke as broke:
+        return [Case(f"{part.name} could not be carried out", False, str(broke))]
+    except Exception:  # pylint: disable=broad-except
+        return [Case(f"{part.name} broke", False, traceback.format_exc())]
+
+
+def report(part, cases, seconds):
+    failed = [case for case in cases if not case.passed]
+    print(f"{part.name:12} {len(cases) - len(failed):5} passed {len(failed):4} failed "
+          f"{seconds:7.0f} s of {part.budget_s:5} s", flush=True)
+    for case in failed:
+        print(f"  FAILED {case.name}")
+        for line in tail(case.text).splitlines():
+            print(f"    {line}")
+    sys.stdout.flush()
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Builds and tests Verbena.")
+    parser.add_argument("--part", action="append", choices=[part.name for part in PARTS])
+    parser.add_argument("--list", action="store_true", help="name the parts and end")
+    arguments = parser.parse_args()
+    if arguments.list:
+        for part in PARTS:
+            print(f"{part.name:12} at most {part.budget_s // 60:3} min")
+        return 0
+    LOGS.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    passed = failed = 0
+    for part in PARTS:
+        if arguments.part and part.name not in arguments.part:
+            continue
+        started = time.monotonic()
+        cases = run_part(part, begin + TOTAL_BUDGET_S)
+        report(part, cases, time.monotonic() - started)
+        passed += sum(case.passed for case in cases)
+        failed += sum(not case.passed for case in cases)
+    seconds = time.monotonic() - begin
+    print(f"Total time: {seconds / 60:.1f} min of {TOTAL_BUDGET_S // 60} min; logs: {LOGS}")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
