@@ -36,6 +36,12 @@ class CqProducer {
     memory_.StoreRelease(offset + offsetof(shm::Cqe, valid), producer_index_);
     return true;
   }
+  // Continues an empty ring at `index`, as the consumer's end must too.
+  void StartAt(uint32_t index) {
+    producer_index_ = cached_consumer_ = index;
+    MarkUnwritten();
+    memory_.StoreRelease(offsetof(shm::CqHead, consumer), index);
+  }
   uint32_t LoadArm() const { return memory_.LoadAcquire(offsetof(shm::CqHead, arm)); }
 
   // Entries not yet polled, oldest first, copied into `bigger`, indices kept (ibv_resize_cq).
@@ -47,6 +53,7 @@ class CqProducer {
     }
     if (producer_index_ - cached_consumer_ > bigger.entries_) return false;
     bigger.producer_index_ = bigger.cached_consumer_ = cached_consumer_;
+    bigger.MarkUnwritten();
     bigger.memory_.StoreRelease(offsetof(shm::CqHead, consumer), cached_consumer_);
     bigger.memory_.StoreRelease(offsetof(shm::CqHead, arm), LoadArm());
     for (uint32_t i = cached_consumer_; i != producer_index_; ++i) {
@@ -62,10 +69,21 @@ class CqProducer {
 
   uint32_t producer_index() const { return producer_index_; }
   uint32_t entries() const { return entries_; }
+  // Entries written and not polled, as the client claims; for display.
+  uint32_t Unpolled() const {
+    return producer_index_ - memory_.LoadAcquire(offsetof(shm::CqHead, consumer));
+  }
 
  private:
   uint64_t Offset(uint32_t index) const {
     return shm::kCqHeadBytes + static_cast<uint64_t>(index & (entries_ - 1)) * sizeof(shm::Cqe);
+  }
+
+  // In zeroed memory the entry of index 2^32 - 1, whose valid word will be 0, looks written before
+  // it is. If the first lap comes to it, gives it what a lap before would have left there.
+  void MarkUnwritten() {
+    if (~producer_index_ >= entries_) return;
+    memory_.StoreRelease(Offset(~0u) + offsetof(shm::Cqe, valid), 0u - entries_);
   }
 
   RingMemory memory_;
@@ -88,16 +106,23 @@ class CqConsumer {
     return cqe;
   }
   void Consume() { ++consumer_index_; }
+  void StartAt(uint32_t index) { consumer_index_ = index; }
   // Publishes the polled count; once per poll call.
   void Publish() { memory_.StoreRelease(offsetof(shm::CqHead, consumer), consumer_index_); }
 
   // Requests one event. Sequence: store, full fence, and then the caller may poll (layout.h).
+  // A request for any completion that is not answered yet stays one when solicited ones are asked
+  // for after it.  Spec: IBTA 11.4.2.2.
   void Arm(bool solicited_only) {
+    bool any = !solicited_only || (is_any_armed_ && !IsWritten(armed_at_));
     arm_sequence_ += 1;
     uint32_t word = (arm_sequence_ << shm::kArmSequenceShift) |
-                    (solicited_only ? shm::kArmSolicited : shm::kArmAny);
+                    (any ? shm::kArmAny : shm::kArmSolicited);
     memory_.StoreRelease(offsetof(shm::CqHead, arm), word);
     std::atomic_thread_fence(std::memory_order_seq_cst);
+    is_any_armed_ = any;
+    armed_at_ = consumer_index_;
+    while (any && armed_at_ - consumer_index_ < entries_ && IsWritten(armed_at_)) ++armed_at_;
   }
   // Continues on new memory after ibv_resize_cq.
   void MoveTo(RingMemory memory, uint32_t entries) {
@@ -113,10 +138,18 @@ class CqConsumer {
     return shm::kCqHeadBytes + static_cast<uint64_t>(index & (entries_ - 1)) * sizeof(shm::Cqe);
   }
 
+  // Whether the NIC has written entry `index`, polled or not.
+  bool IsWritten(uint32_t index) {
+    if (static_cast<int32_t>(consumer_index_ - index) > 0) return true;
+    return memory_.LoadAcquire(Offset(index) + offsetof(shm::Cqe, valid)) == index + 1;
+  }
+
   RingMemory memory_;
   uint32_t entries_ = 0;
   uint32_t consumer_index_ = 0;
   uint32_t arm_sequence_ = 0;
+  uint32_t armed_at_ = 0;  // the entry that answers the last request for any completion
+  bool is_any_armed_ = false;
 };
 
 }  // namespace verbena

@@ -24,6 +24,9 @@ class RingMemory {
 
   void Read(uint64_t offset, void* out, size_t n) const { std::memcpy(out, base_ + offset, n); }
   void Write(uint64_t offset, const void* in, size_t n) { std::memcpy(base_ + offset, in, n); }
+  void Copy(uint64_t offset, const RingMemory& from, uint64_t from_offset, size_t n) {
+    std::memcpy(base_ + offset, from.base_ + from_offset, n);
+  }
 
   // Index words. Acquire pairs with the release of the end that publishes.
   uint32_t LoadAcquire(uint64_t offset) const {

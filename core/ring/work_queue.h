@@ -46,22 +46,16 @@ class WorkQueueProducer {
     return memory_.data() + shm::kWorkQueueHeadBytes +
            static_cast<uint64_t>(index & mask_) * stride_bytes_;
   }
-  // Continues on new memory, whose head the NIC has filled with both indices (ibv_modify_srq).
-  void MoveTo(RingMemory memory, uint32_t entries, uint32_t stride_bytes, uint32_t limit) {
-    *this = WorkQueueProducer(memory, entries, stride_bytes, limit);
-    producer_index_ = memory_.LoadAcquire(offsetof(shm::WorkQueueHead, producer));
-    cached_consumer_ = ConsumerIndex();
-  }
   // Continues on new memory, indices kept, after a resize (ibv_modify_srq).
   void MoveTo(RingMemory memory, uint32_t entries, uint32_t limit) {
     memory_ = memory;
     mask_ = entries - 1;
     limit_ = limit;
   }
-  // After a QP reset both ends start again at zero.
-  void Reset() {
-    producer_index_ = cached_consumer_ = 0;
-    memory_.StoreRelease(offsetof(shm::WorkQueueHead, producer), 0);
+  // After a QP reset both ends start again, at the same index.
+  void Reset(uint32_t index = 0) {
+    producer_index_ = cached_consumer_ = index;
+    memory_.StoreRelease(offsetof(shm::WorkQueueHead, producer), index);
   }
 
  private:
@@ -126,9 +120,9 @@ class WorkQueueConsumer {
     release_index_ += entries;
     memory_.StoreRelease(offsetof(shm::WorkQueueHead, consumer), release_index_);
   }
-  void Reset() {
-    fetch_index_ = release_index_ = cached_producer_ = 0;
-    memory_.StoreRelease(offsetof(shm::WorkQueueHead, consumer), 0);
+  void Reset(uint32_t index = 0) {
+    fetch_index_ = release_index_ = cached_producer_ = index;
+    memory_.StoreRelease(offsetof(shm::WorkQueueHead, consumer), index);
   }
 
   uint32_t fetch_index() const { return fetch_index_; }
