@@ -14,9 +14,9 @@
 namespace verbena::verbs {
 namespace {
 
-constexpr size_t kIpv4InGrhBytes = 20;     // RoCE v2 over IPv4: the header fills the second half
+constexpr size_t kIpv4InGrhBytes = 20;  // RoCE v2 over IPv4: the header fills the second half
 constexpr uint16_t kNoVlan = 0xffff;
-constexpr uint8_t kNextHeaderIba = 0x1b;   // RoCE v1, IBTA A16
+constexpr uint8_t kNextHeaderIba = 0x1b;  // RoCE v1, IBTA A16
 
 uint16_t Ipv4HeaderChecksum(const iphdr& header) {
   uint16_t words[10];
@@ -64,8 +64,7 @@ int InitFromIpv4(Context* context, uint8_t port, const iphdr& header, ibv_ah_att
   if (IN_MULTICAST(ntohl(header.daddr))) return EINVAL;  // no entry of ours
   ibv_gid local;
   MapIpv4(header.daddr, &local);
-  int error =
-      FindGidIndex(context, port, local, IBV_GID_TYPE_ROCE_V2, &attr->grh.sgid_index);
+  int error = FindGidIndex(context, port, local, IBV_GID_TYPE_ROCE_V2, &attr->grh.sgid_index);
   if (error != 0) return error;
   MapIpv4(header.saddr, &attr->grh.dgid);
   attr->grh.hop_limit = header.ttl;
@@ -87,8 +86,7 @@ int InitFromIpv6(Context* context, uint8_t port, const ibv_grh& grh, ibv_ah_attr
   if (error != 0) return error;
   attr->grh.dgid = grh.sgid;
   attr->grh.hop_limit = grh.hop_limit;
-  attr->grh.traffic_class =
-      static_cast<uint8_t>(be32toh(grh.version_tclass_flow) >> 20);
+  attr->grh.traffic_class = static_cast<uint8_t>(be32toh(grh.version_tclass_flow) >> 20);
   return 0;
 }
 
@@ -188,16 +186,15 @@ VERBENA_EXPORT int ibv_destroy_ah(ibv_ah* ah) {
 
 // -1 with errno: EINVAL: the packet came to no address of the port; EPROTONOSUPPORT: no GRH that
 // RoCE knows.
-VERBENA_EXPORT int ibv_init_ah_from_wc(ibv_context* context, uint8_t port, ibv_wc* wc,
-                                       ibv_grh* grh, ibv_ah_attr* attr) {
+VERBENA_EXPORT int ibv_init_ah_from_wc(ibv_context* context, uint8_t port, ibv_wc* wc, ibv_grh* grh,
+                                       ibv_ah_attr* attr) {
   int error = InitAhFromWc(ToContext(context), port, *wc, grh, attr);
   if (error == 0) return 0;
   errno = error;
   return -1;
 }
 
-VERBENA_EXPORT ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh,
-                                             uint8_t port) {
+VERBENA_EXPORT ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, uint8_t port) {
   ibv_ah_attr attr;
   int error = InitAhFromWc(ToContext(pd->context), port, *wc, grh, &attr);
   if (error != 0) return Fail<ibv_ah>(error);
@@ -230,8 +227,7 @@ VERBENA_EXPORT int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr* attr, 
   client::StartOptions options;
   options.directory = client::InstanceDirectory(false);
   std::vector<shm::NicInfo> nics;
-  if (options.directory.empty() ||
-      client::ListInstanceNics(options, false, &nics, nullptr) != 0) {
+  if (options.directory.empty() || client::ListInstanceNics(options, false, &nics, nullptr) != 0) {
     return -EHOSTUNREACH;
   }
   for (const shm::NicInfo& nic : nics) {

@@ -50,8 +50,7 @@ bool TakeFlush(PostQueue* queue, const Qp* qp, bool is_send, shm::Cqe* out) {
   out->vendor_err = static_cast<uint32_t>(shm::VendorErr::kDeviceGone);
   out->wc_flags = 0;
   out->status = static_cast<uint8_t>(WcStatus::kWrFlushErr);
-  out->opcode =
-      static_cast<uint8_t>(is_send ? shm::WcOpcode::kSend : shm::WcOpcode::kRecv);
+  out->opcode = static_cast<uint8_t>(is_send ? shm::WcOpcode::kSend : shm::WcOpcode::kRecv);
   out->is_send = is_send ? 1 : 0;
   return true;
 }

@@ -6,12 +6,11 @@
 namespace verbena::verbs {
 namespace {
 
-constexpr uint64_t kWcFlagsStandard = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM |
-                                      IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_SRC_QP |
-                                      IBV_WC_EX_WITH_SLID | IBV_WC_EX_WITH_SL |
-                                      IBV_WC_EX_WITH_DLID_PATH_BITS;
-constexpr uint64_t kWcFlagsTimestamps = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
-                                        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+constexpr uint64_t kWcFlagsStandard =
+    IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_SRC_QP |
+    IBV_WC_EX_WITH_SLID | IBV_WC_EX_WITH_SL | IBV_WC_EX_WITH_DLID_PATH_BITS;
+constexpr uint64_t kWcFlagsTimestamps =
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 // An extended poll holds the lock from start_poll to end_poll, as libibverbs' providers do.
 void Lock(Cq* cq) {

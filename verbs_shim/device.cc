@@ -38,8 +38,7 @@ Device* NewDevice(const shm::NicInfo& nic) {
   snprintf(name, sizeof(name), "%.*s", static_cast<int>(sizeof(nic.name) - 1), nic.name);
   memcpy(base.name, name, sizeof(name));
   snprintf(base.dev_name, sizeof(base.dev_name), "uverbs%u", nic.index);
-  snprintf(base.dev_path, sizeof(base.dev_path), "/sys/class/infiniband_verbs/uverbs%u",
-           nic.index);
+  snprintf(base.dev_path, sizeof(base.dev_path), "/sys/class/infiniband_verbs/uverbs%u", nic.index);
   snprintf(base.ibdev_path, sizeof(base.ibdev_path), "/sys/class/infiniband/%s", name);
   device->base.ops = &g_device_ops;
   device->base.refcount = 1;
@@ -65,9 +64,8 @@ int ListNics(std::vector<shm::NicInfo>* nics) {
   client::StartOptions options;
   options.directory = client::InstanceDirectory(may_start);
   std::string text;
-  int error = options.directory.empty()
-                  ? errno
-                  : client::ListInstanceNics(options, may_start, nics, &text);
+  int error =
+      options.directory.empty() ? errno : client::ListInstanceNics(options, may_start, nics, &text);
   if (error == 0) return 0;
   Debug("no devices: %s", text.empty() ? strerror(error) : text.c_str());
   nics->clear();

@@ -94,8 +94,8 @@ VERBENA_EXPORT int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
   ibv_context* base = channel->context;
   MutexGuard guard(base->mutex);
   if (channel->refcnt != 0) return EBUSY;
-  int error = ExecuteDestroy(ToContext(base), shm::CommandOp::kDestroyChannel,
-                             ToChannel(channel)->handle);
+  int error =
+      ExecuteDestroy(ToContext(base), shm::CommandOp::kDestroyChannel, ToChannel(channel)->handle);
   if (error != 0) return error;
   close(channel->fd);
   delete ToChannel(channel);

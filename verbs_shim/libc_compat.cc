@@ -57,7 +57,7 @@ int Visit(dl_phdr_info* info, size_t, void* argument) {
     if (header.p_type == PT_LOAD && search->pc - start < header.p_memsz) text = &header;
   }
   if (text == nullptr || eh_frame == nullptr) return 0;
-  auto at = [info](const ElfW(Phdr)& header, uintptr_t offset) {
+  auto at = [info](const ElfW(Phdr) & header, uintptr_t offset) {
     return reinterpret_cast<void*>(info->dlpi_addr + header.p_vaddr + offset);
   };
   *search->result = {};

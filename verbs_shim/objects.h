@@ -135,9 +135,7 @@ inline Device* ToDevice(ibv_device* device) { return reinterpret_cast<Device*>(d
 inline Pd* ToPd(ibv_pd* pd) { return reinterpret_cast<Pd*>(pd); }
 inline Mr* ToMr(ibv_mr* mr) { return reinterpret_cast<Mr*>(mr); }
 inline Ah* ToAh(ibv_ah* ah) { return reinterpret_cast<Ah*>(ah); }
-inline Channel* ToChannel(ibv_comp_channel* channel) {
-  return reinterpret_cast<Channel*>(channel);
-}
+inline Channel* ToChannel(ibv_comp_channel* channel) { return reinterpret_cast<Channel*>(channel); }
 inline Cq* ToCq(ibv_cq* cq) { return reinterpret_cast<Cq*>(cq); }
 inline Cq* ToCq(ibv_cq_ex* cq) { return reinterpret_cast<Cq*>(cq); }
 inline Srq* ToSrq(ibv_srq* srq) { return reinterpret_cast<Srq*>(srq); }

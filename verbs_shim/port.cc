@@ -91,8 +91,7 @@ uint64_t Lanes(uint32_t active_width) {
 
 int QueryPort(Context* context, uint32_t port, PortAttrV64* out) {
   shm::QueryPortReply reply = {};
-  int error =
-      Execute(context, shm::CommandOp::kQueryPort, shm::PortRequest{port, 0}, &reply);
+  int error = Execute(context, shm::CommandOp::kQueryPort, shm::PortRequest{port, 0}, &reply);
   if (error != 0) return error;
   *out = {};
   ibv_port_attr& attr = out->attr;

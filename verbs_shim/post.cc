@@ -1,8 +1,8 @@
 // Posting work requests: each list is checked, copied into the queue, published once, and announced
 // by one doorbell.
-#include <string.h>
-
 #include "verbs_shim/post.h"
+
+#include <string.h>
 
 namespace verbena::verbs {
 namespace {
@@ -52,8 +52,7 @@ void FillSend(const Qp& qp, const ibv_send_wr& wr, shm::SendWqe* wqe) {
     wqe->ah = wr.wr.ud.ah->handle;
     wqe->remote_qpn = wr.wr.ud.remote_qpn;
     wqe->remote_qkey = wr.wr.ud.remote_qkey;
-  } else if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
-             wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+  } else if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
     wqe->remote_addr = wr.wr.atomic.remote_addr;
     wqe->rkey = wr.wr.atomic.rkey;
     wqe->atomic.compare_add = wr.wr.atomic.compare_add;

@@ -286,8 +286,8 @@ VERBENA_EXPORT int ibv_query_qp(ibv_qp* base, ibv_qp_attr* attr, int attr_mask,
                                 ibv_qp_init_attr* init_attr) {
   Qp* qp = ToQp(base);
   shm::QueryQpReply reply = {};
-  int error = Execute(qp->context, shm::CommandOp::kQueryQp, shm::HandleRequest{base->handle, 0},
-                      &reply);
+  int error =
+      Execute(qp->context, shm::CommandOp::kQueryQp, shm::HandleRequest{base->handle, 0}, &reply);
   if (error != 0) return error;
   *attr = {};
   FromShm(reply.attr, attr);

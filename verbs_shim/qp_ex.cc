@@ -57,8 +57,7 @@ void WrRdmaWriteImm(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, __be32 imm_data
 void WrRdmaRead(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr) {
   BeginRemote(qp, IBV_WR_RDMA_READ, rkey, addr);
 }
-void WrAtomicCmpSwp(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t compare,
-                    uint64_t swap) {
+void WrAtomicCmpSwp(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t compare, uint64_t swap) {
   shm::SendWqe* wqe = BeginRemote(qp, IBV_WR_ATOMIC_CMP_AND_SWP, rkey, addr);
   if (wqe != nullptr) wqe->atomic = {compare, swap};
 }

@@ -92,7 +92,7 @@ VERBENA_EXPORT int ibv_modify_srq(ibv_srq* base, ibv_srq_attr* attr, int attr_ma
   if (reply.place.bytes == 0) return 0;
   RingMemory memory = srq->context->session->MapRing(reply.place);
   if (!memory.IsValid()) return ENOMEM;
-  srq->queue.ring.MoveTo(memory, reply.place.entries, reply.place.stride_bytes, reply.max_wr);
+  srq->queue.ring.MoveTo(memory, reply.place.entries, reply.max_wr);
   srq->queue.doorbell = reply.place.doorbell;
   attr->max_wr = reply.max_wr;
   return 0;

@@ -68,9 +68,22 @@ constexpr const char* kStatusNames[] = {
 static_assert(sizeof(kStatusNames) / sizeof(kStatusNames[0]) == IBV_WC_TM_RNDV_INCOMPLETE + 1);
 
 constexpr const char* kOpcodeNames[] = {
-    "rdma-write", "rdma-write-with-imm", "send", "send-with-imm", "rdma-read",
-    "atomic-cmp-and-swp", "atomic-fetch-and-add", "local-inv", "bind-mw", "send-with-inv",
-    "tso", "driver1", nullptr, nullptr, "flush", "atomic-write",
+    "rdma-write",
+    "rdma-write-with-imm",
+    "send",
+    "send-with-imm",
+    "rdma-read",
+    "atomic-cmp-and-swp",
+    "atomic-fetch-and-add",
+    "local-inv",
+    "bind-mw",
+    "send-with-inv",
+    "tso",
+    "driver1",
+    nullptr,
+    nullptr,
+    "flush",
+    "atomic-write",
 };
 
 // One row per rate. multiple: of 2.5 Gb/s, 0 where none is defined.
@@ -80,17 +93,17 @@ struct RateRow {
   int mbps;
 };
 constexpr RateRow kRates[] = {
-    {IBV_RATE_2_5_GBPS, 1, 2500},      {IBV_RATE_5_GBPS, 2, 5000},
-    {IBV_RATE_10_GBPS, 4, 10000},      {IBV_RATE_20_GBPS, 8, 20000},
-    {IBV_RATE_30_GBPS, 12, 30000},     {IBV_RATE_40_GBPS, 16, 40000},
-    {IBV_RATE_60_GBPS, 24, 60000},     {IBV_RATE_80_GBPS, 32, 80000},
-    {IBV_RATE_120_GBPS, 48, 120000},   {IBV_RATE_14_GBPS, 0, 14062},
-    {IBV_RATE_56_GBPS, 0, 56250},      {IBV_RATE_112_GBPS, 0, 112500},
-    {IBV_RATE_168_GBPS, 0, 168750},    {IBV_RATE_25_GBPS, 0, 25781},
-    {IBV_RATE_100_GBPS, 0, 103125},    {IBV_RATE_200_GBPS, 0, 206250},
-    {IBV_RATE_300_GBPS, 0, 309375},    {IBV_RATE_28_GBPS, 11, 28125},
-    {IBV_RATE_50_GBPS, 20, 53125},     {IBV_RATE_400_GBPS, 160, 425000},
-    {IBV_RATE_600_GBPS, 240, 637500},  {IBV_RATE_800_GBPS, 320, 850000},
+    {IBV_RATE_2_5_GBPS, 1, 2500},       {IBV_RATE_5_GBPS, 2, 5000},
+    {IBV_RATE_10_GBPS, 4, 10000},       {IBV_RATE_20_GBPS, 8, 20000},
+    {IBV_RATE_30_GBPS, 12, 30000},      {IBV_RATE_40_GBPS, 16, 40000},
+    {IBV_RATE_60_GBPS, 24, 60000},      {IBV_RATE_80_GBPS, 32, 80000},
+    {IBV_RATE_120_GBPS, 48, 120000},    {IBV_RATE_14_GBPS, 0, 14062},
+    {IBV_RATE_56_GBPS, 0, 56250},       {IBV_RATE_112_GBPS, 0, 112500},
+    {IBV_RATE_168_GBPS, 0, 168750},     {IBV_RATE_25_GBPS, 0, 25781},
+    {IBV_RATE_100_GBPS, 0, 103125},     {IBV_RATE_200_GBPS, 0, 206250},
+    {IBV_RATE_300_GBPS, 0, 309375},     {IBV_RATE_28_GBPS, 11, 28125},
+    {IBV_RATE_50_GBPS, 20, 53125},      {IBV_RATE_400_GBPS, 160, 425000},
+    {IBV_RATE_600_GBPS, 240, 637500},   {IBV_RATE_800_GBPS, 320, 850000},
     {IBV_RATE_1200_GBPS, 480, 1275000},
 };
 
@@ -98,8 +111,14 @@ constexpr RateRow kRates[] = {
 
 VERBENA_EXPORT const char* ibv_node_type_str(ibv_node_type node_type) {
   static constexpr const char* kNames[] = {
-      nullptr,      "InfiniBand channel adapter", "InfiniBand switch", "InfiniBand router",
-      "iWARP NIC",  "usNIC",                      "usNIC UDP",         "unspecified",
+      nullptr,
+      "InfiniBand channel adapter",
+      "InfiniBand switch",
+      "InfiniBand router",
+      "iWARP NIC",
+      "usNIC",
+      "usNIC UDP",
+      "unspecified",
   };
   return NameOf(kNames, node_type);
 }
