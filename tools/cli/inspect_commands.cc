@@ -92,7 +92,7 @@ std::string Sentence(const json::value& value) {
 }
 
 void PrintLine(const char* label, const std::string& text) {
-  std::printf("%-10s %s\n", label, text.c_str());
+  std::printf("%-12s %s\n", label, text.c_str());
 }
 
 // Fields that PrintStatus shows in a place of their own.

@@ -56,7 +56,9 @@ class Instance {
     const int idle_exit_s = private_ ? kPrivateIdleExitS : kSharedIdleExitS;
     if (!JoinOrStart(OptionsFor(arguments, directory_, idle_exit_s), &hold_, error)) {
       // The log of a private instance goes with its directory, so what it says is told now.
-      if (private_) *error += "\n" + LogTail(directory_);
+      if (private_) {
+        *error = error->substr(0, error->find("; its log: ")) + ".\n" + LogTail(directory_);
+      }
       return false;
     }
     if (private_) {
