@@ -74,7 +74,9 @@ def verbena_dependencies():
     _system_library("gtest", ["-lgtest", "-lgmock", "-lpthread"])
     _system_library("gtest_main", ["-lgmock_main", "-lgmock", "-lgtest", "-lpthread"])
     _system_library("benchmark", ["-lbenchmark", "-lpthread"])
-    _system_library("liburing", ["-luring"])
+
+    # Linked statically: what we hand out runs where these packages are not installed.
+    _system_library("liburing", ["-l:liburing.a"])
     _system_library("isal", ["-lisal"])
     _system_library("absl", ["-labsl_" + lib for lib in _ABSL] + ["-lpthread"])
     _system_library("boost", ["-lpthread"])  # Asio and JSON are used header-only
