@@ -143,15 +143,15 @@ class Process:
 class Instance:
     """One daemon of its own, ready when the constructor returns."""
 
-    def __init__(self, case, nics=2, flags=(), idle_exit_s=0):
+    def __init__(self, case, nics=2, flags=(), idle_exit_s=0, wrapper=()):
         self.case = case
         self.directory = case.dir / f"i{len(case.instances)}"
         self.directory.mkdir(mode=0o700)
         ready, ready_writer = os.pipe()
         try:
             self.daemon = case.spawn(
-                [STAGE / "bin" / "verbenad", f"--directory={self.directory}", f"--nics={nics}",
-                 f"--idle-exit-s={idle_exit_s}", f"--ready-fd={ready_writer}", *flags],
+                [*wrapper, STAGE / "bin" / "verbenad", f"--directory={self.directory}",
+                 f"--nics={nics}", f"--idle-exit-s={idle_exit_s}", f"--ready-fd={ready_writer}", *flags],
                 name=f"verbenad{len(case.instances)}", env=clean_environment(),
                 pass_fds=[ready_writer])
         finally:

@@ -1,0 +1,293 @@
+"""The command line: instances, exit codes, environments, users."""
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+
+from harness import STAGE, Spec, check, children, clean_environment, free_port, is_listening, wait_for
+
+VERBENA = STAGE / "bin" / "verbena"
+
+
+def shared_env(case):
+    """An instance directory that several commands share, as a user's default one would be."""
+    directory = case.dir / "shared"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return dict(clean_environment(), VERBENA_INSTANCE=str(directory), HOME=str(case.dir))
+
+
+def status(case, env):
+    return json.loads(case.run([VERBENA, "status", "--json"], 10, env=env).out)
+
+
+def two_shells_find_each_other(case):
+    env = shared_env(case)
+    port = str(free_port())
+    common = ["ib_write_bw", "-F", "-n", "500", "-p", port]
+    server = case.spawn([VERBENA, "run", "--", *common], env=env, name="server")
+    wait_for(lambda: is_listening(int(port)), 15, "the server listens")
+    case.run([VERBENA, "run", "--", *common, "localhost"], 20, env=env, name="client")
+    server.expect_exit(10)
+
+
+def exit_code_is_the_commands(case):
+    env = shared_env(case)
+    for arguments in ([], ["--private"]):
+        case.run([VERBENA, "run", *arguments, "--", "sh", "-c", "exit 37"], 20, code=37, env=env)
+        case.run([VERBENA, "run", *arguments, "--", "true"], 20, env=env)
+    missing = case.spawn([VERBENA, "run", "--private", "--", "/no/such/program"], env=env)
+    check(missing.wait(20) == 127, f"a missing program gives {missing.popen.returncode}, not 127")
+    check("/no/such/program" in missing.err, f"it is not named: {missing.err}")
+
+
+def signals_reach_the_command(case):
+    env = shared_env(case)
+    run = case.spawn([VERBENA, "run", "--private", "--", "sh", "-c",
+                      "trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done"], env=env)
+    run.wait_for_output("up", 15)
+    run.kill(signal.SIGTERM)
+    run.expect_exit(10, 5)
+
+
+def autostart_returns_at_once(case):
+    env = dict(shared_env(case), LD_LIBRARY_PATH=str(STAGE / "lib"))
+    # $( ) waits until every holder of the pipe is gone: a daemon that kept it would hang here.
+    process = case.run(["sh", "-c", "out=$(ibv_devices) && echo \"got: $out\""], 10, env=env)
+    check("verbena0" in process.out, f"no device listed:\n{process.out}")
+    found = status(case, env)
+    daemon = found["pid"]
+    check(os.getsid(daemon) == daemon, "the daemon did not get a session of its own")
+    fds = {os.readlink(f"/proc/{daemon}/fd/{n}") for n in ("1", "2")}
+    check(all(fd.endswith("log") for fd in fds), f"the daemon's output goes to {fds}")
+    case.run([VERBENA, "down"], 10, env=env)
+
+
+def autostart_can_be_refused(case):
+    env = dict(shared_env(case), LD_LIBRARY_PATH=str(STAGE / "lib"), VERBENA_AUTOSTART="0")
+    process = case.run(["ibv_devices"], 10, env=env)
+    check("verbena0" not in process.out, process.out)
+    check(not children_named("verbenad"), "a daemon was started")
+
+
+def children_named(name):
+    found = []
+    for pid in children():
+        try:
+            with open(f"/proc/{pid}/comm", encoding="ascii") as f:
+                if f.read().strip() == name:
+                    found.append(pid)
+        except FileNotFoundError:
+            pass
+    return found
+
+
+def private_ones_do_not_meet(case):
+    env = shared_env(case)
+    script = ("ib_write_bw -F -x 1 -n 300 -p $0 & "
+              "until grep -qi \":$(printf %04X $0) .* 0A \" /proc/net/tcp /proc/net/tcp6; "
+              "do :; done; ib_write_bw -F -x 1 -n 300 -p $0 127.0.0.1 && wait $!")
+    ports = set()
+    while len(ports) < 8:
+        ports.add(str(free_port()))
+    runs = [case.spawn([VERBENA, "run", "--private", "--", "sh", "-c", script, port], env=env)
+            for port in sorted(ports)]
+    for run in runs:
+        run.expect_exit(60)
+    wait_for(lambda: not children_named("verbenad"), 10, "the private daemons are gone")
+
+
+def env_sets_up_a_shell(case):
+    env = shared_env(case)
+    process = case.run(["sh", "-c", f"eval \"$({VERBENA} env)\" && ibv_devices"], 15, env=env)
+    check("verbena0" in process.out, process.out)
+    case.run([VERBENA, "down"], 10, env=env)
+
+
+def up_status_down(case):
+    env = shared_env(case)
+    case.run([VERBENA, "up", "--nics", "3"], 15, env=env)
+    found = status(case, env)
+    check([nic["name"] for nic in found["nics"]] == ["verbena0", "verbena1", "verbena2"],
+          f"NICs: {found['nics']}")
+    text = case.run([VERBENA, "status"], 10, env=env).out
+    check("verbena2" in text, text)
+    devices = case.run([VERBENA, "devices"], 10, env=env).out
+    check("127.0.0.3" in devices, devices)
+    case.run([VERBENA, "down"], 10, env=env)
+    wait_for(lambda: not os.path.exists(env["VERBENA_INSTANCE"] + "/sock"), 5, "the socket is gone")
+    gone = case.spawn([VERBENA, "status"], env=env)
+    check(gone.wait(10) != 0, "status of no instance succeeds")
+
+
+def more_nics_are_added(case):
+    env = shared_env(case)
+    case.run([VERBENA, "up", "--nics", "1"], 15, env=env)
+    process = case.run([VERBENA, "run", "--nics", "3", "--", "ibv_devices"], 15, env=env)
+    check("verbena2" in process.out, process.out)
+    case.run([VERBENA, "down"], 10, env=env)
+
+
+def show_is_valid_json(case):
+    instance = case.instance()
+    client = case.spawn([case.program("one_client")], env=instance.env(),
+                        stdin=os.fdopen(os.pipe()[0]))
+    check(client.popen.poll() is None, "the client is there")
+    for kind in ("cmd", "session", "pd", "mr", "cq", "qp", "srq"):
+        process = case.run([VERBENA, "show", kind, "--json"], 10, env=instance.env())
+        json.loads(process.out)
+        case.run([VERBENA, "show", kind], 10, env=instance.env())
+
+
+def show_tells_owner_state_and_keys(case):
+    instance = case.instance()
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, False)
+    client = case.spawn([case.program("one_client")], env=instance.env(), stdin=reader)
+    os.close(reader)
+    client.wait_for_output("ready", 10)
+    show = lambda kind: case.run([VERBENA, "show", kind], 10, env=instance.env()).out  # noqa: E731
+    mr, qp = show("mr"), show("qp")
+    for text in ("one_client", "process", "key"):
+        check(text in mr, f"show mr lacks '{text}':\n{mr}")
+    for text in ("one_client", "RTS", "RC"):
+        check(text.lower() in qp.lower(), f"show qp lacks '{text}':\n{qp}")
+    os.close(writer)
+    client.expect_exit(10)
+
+
+def doctor_explains(case):
+    process = case.spawn([VERBENA, "doctor"], env=shared_env(case))
+    process.wait(15)
+    for word in ("process_vm", "io_uring"):
+        check(word in process.out, f"doctor does not mention {word}:\n{process.out}")
+
+
+def wrong_usage_is_explained(case):
+    for arguments in ([], ["frobnicate"], ["run"], ["show", "nothing"], ["run", "--nics", "0",
+                                                                          "--", "true"]):
+        process = case.spawn([VERBENA, *arguments], env=shared_env(case))
+        check(process.wait(10) not in (0, 139), f"{arguments} succeeds or crashes")
+        check(process.err.strip() or process.out.strip(), f"{arguments}: not a word")
+
+
+def forced_backend_that_is_missing(case):
+    process = case.spawn([VERBENA, "run", "--private", "--dma", "mapped", "--", "ibv_devices"],
+                         env=shared_env(case))
+    check(process.wait(15) != 0, "a backend that is not there was accepted")
+    check("mapped" in process.err, f"not said why: {process.err}")
+
+
+def become_nobody(home):
+    user = pwd.getpwnam("nobody")
+
+    def preexec():
+        os.setgroups([])
+        os.setgid(user.pw_gid)
+        os.setuid(user.pw_uid)
+    environment = dict(clean_environment(), HOME=str(home), USER="nobody")
+    return preexec, environment
+
+
+def unprivileged_user(case):
+    """A whole pair as 'nobody', from a copy of the staged build that this user can read."""
+    stage = case.dir / "stage"
+    shutil.copytree(STAGE / "bin", stage / "bin")
+    shutil.copytree(STAGE / "lib", stage / "lib")
+    home = case.dir / "home"
+    home.mkdir()
+    if os.getuid() == 0:
+        user = pwd.getpwnam("nobody")
+        os.chown(home, user.pw_uid, user.pw_gid)
+        preexec, env = become_nobody(home)
+        os.chmod(case.dir, 0o777)
+    else:
+        preexec, env = None, dict(clean_environment(), HOME=str(home))
+    env["VERBENA_INSTANCE"] = str(home / "instance")
+    verbena = stage / "bin" / "verbena"
+    port = str(free_port())
+    common = [verbena, "run", "--nics", "2", "--", "ib_send_bw", "-F", "-n", "500", "-p", port]
+    server = case.spawn(common, env=env, name="server", preexec=preexec)
+    wait_for(lambda: is_listening(int(port)), 15, "the server listens")
+    case.run([*common, "localhost"], 20, env=env, name="client", preexec=preexec)
+    server.expect_exit(10)
+    case.run([verbena, "down"], 10, env=env, preexec=preexec)
+
+
+def others_instance_is_refused(case):
+    """The instance of one user is closed to another."""
+    if os.getuid() != 0:
+        case.note("not run as root: checked by permissions only")
+    instance = case.instance()
+    mode = os.stat(instance.directory / "sock").st_mode & 0o777
+    check(mode == 0o600, f"the socket's mode is {mode:o}")
+    if os.getuid() == 0:
+        preexec, env = become_nobody(case.dir)
+        env.update(VERBENA_INSTANCE=str(instance.directory), LD_LIBRARY_PATH=str(STAGE / "lib"),
+                   VERBENA_AUTOSTART="0")
+        process = case.spawn(["ibv_devices"], env=env, preexec=preexec)
+        process.wait(10)
+        check("verbena0" not in process.out, "another user's NIC is listed")
+
+
+def idle_instance_ends(case):
+    instance = case.instance(idle_exit_s=1)
+    instance.daemon.wait(10)
+    check(instance.daemon.popen.returncode == 0, "it did not end cleanly")
+    check(not (instance.directory / "sock").exists(), "the socket was left behind")
+
+
+def stale_socket_is_no_obstacle(case):
+    env = shared_env(case)
+    case.run([VERBENA, "up"], 15, env=env)
+    daemon = status(case, env)["pid"]
+    os.kill(daemon, signal.SIGKILL)
+    wait_for(lambda: not socket_answers(env), 5, "the daemon is dead")
+    process = case.run([VERBENA, "run", "--", "ibv_devices"], 15, env=env)
+    check("verbena0" in process.out, process.out)
+    case.run([VERBENA, "down"], 10, env=env)
+
+
+def socket_answers(env):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        try:
+            s.connect(env["VERBENA_INSTANCE"] + "/sock")
+            return True
+        except OSError:
+            return False
+
+
+def starting_at_once_starts_one(case):
+    env = dict(shared_env(case), LD_LIBRARY_PATH=str(STAGE / "lib"))
+    lists = [case.spawn(["ibv_devices"], env=env) for _ in range(12)]
+    for process in lists:
+        process.expect_exit(15)
+        check("verbena0" in process.out, process.out)
+    check(len(children_named("verbenad")) == 1,
+          f"{len(children_named('verbenad'))} daemons were started for one directory")
+
+
+def cases(thorough):
+    return [
+        Spec("two shells find each other", two_shells_find_each_other, 60),
+        Spec("exit code is the command's", exit_code_is_the_commands, 60),
+        Spec("signals reach the command", signals_reach_the_command),
+        Spec("out=$(ibv_devices) with autostart returns at once", autostart_returns_at_once),
+        Spec("VERBENA_AUTOSTART=0", autostart_can_be_refused),
+        Spec("twelve starters make one daemon", starting_at_once_starts_one),
+        Spec("eight private runs at once", private_ones_do_not_meet, 90),
+        Spec("env sets up a shell", env_sets_up_a_shell),
+        Spec("up, status, devices, down", up_status_down, 60),
+        Spec("asking for more NICs adds them", more_nics_are_added, 60),
+        Spec("show prints valid JSON", show_is_valid_json, 60),
+        Spec("show tells owner, state and keys", show_tells_owner_state_and_keys),
+        Spec("doctor explains", doctor_explains),
+        Spec("wrong usage is explained", wrong_usage_is_explained, 60),
+        Spec("a backend that cannot be had is refused", forced_backend_that_is_missing),
+        Spec("unprivileged user", unprivileged_user, 60),
+        Spec("another user's instance is closed", others_instance_is_refused),
+        Spec("idle instance ends", idle_instance_ends),
+        Spec("a stale socket is no obstacle", stale_socket_is_no_obstacle, 60),
+    ]

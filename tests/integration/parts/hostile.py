@@ -1,0 +1,61 @@
+"""Clients that lie: the daemon survives, the neighbour's data and latency are untouched."""
+
+import json
+import os
+import subprocess
+
+from harness import PROGRAMS, Spec, check, wait_for
+
+SECONDS = 2
+# Beside a hostile client the p99 may be this much worse than beside a process that only spins on
+# the same two cores: such tails are scheduling, and differ from run to run.
+P99_RATIO = 3.0
+P99_FLOOR_US = 100.0
+
+
+def beside(case, instance, mode, seconds):
+    """Runs a hostile client beside an honest one; the honest one's figures."""
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, False)
+    honest = case.spawn([case.program("neighbour"), "0", "--until-eof"], env=instance.env(),
+                        stdin=reader, name=f"neighbour-{mode}")
+    os.close(reader)
+    honest.wait_for_output("ready", 10)
+    hostile = case.spawn([case.program("hostile"), mode, str(seconds)], env=instance.env(),
+                         name=f"hostile-{mode}")
+    hostile_code = hostile.wait(seconds + 15)
+    os.close(writer)
+    honest.expect_exit(10)
+    instance.check_alive()
+    check(hostile_code == 0, f"hostile {mode} exited {hostile_code}:\n{hostile.tail()}")
+    return json.loads(honest.out.split("ready", 1)[1])
+
+
+def one(mode):
+    def case_function(case):
+        instance = case.instance()
+        reference = beside(case, instance, "just-spin", 1)
+        figures = beside(case, instance, mode, SECONDS)
+        case.note(f"neighbour: p50 {figures['p50_us']} µs, p99 {figures['p99_us']} µs "
+                  f"(beside a spinner {reference['p50_us']}, {reference['p99_us']})")
+        limit = max(P99_RATIO * reference["p99_us"], P99_FLOOR_US)
+        check(figures["p99_us"] <= limit,
+              f"the neighbour's p99 rose to {figures['p99_us']} µs; beside a process that spins "
+              f"it is {reference['p99_us']} µs")
+        # What the attacker held is gone with it.
+        wait_for(lambda: instance.status()["sessions"] == 0, 10, "no session is left")
+        case.run([case.program("neighbour"), "0.2"], 10, env=instance.env(), name="afterwards")
+    return case_function
+
+
+def modes():
+    """The program names its own modes; without it (not built yet) there is one entry to say so."""
+    program = PROGRAMS / "hostile"
+    if not program.exists():
+        return ["garbage-hello"]
+    listed = subprocess.run([program, "list"], capture_output=True, text=True, check=True)
+    return [mode for mode in listed.stdout.split() if mode != "just-spin"]
+
+
+def cases(thorough):
+    return [Spec(f"hostile client: {mode}", one(mode), 60) for mode in modes()]

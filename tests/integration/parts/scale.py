@@ -1,0 +1,67 @@
+"""Many objects, many clients, and the cost of doing nothing."""
+
+import json
+import os
+import time
+
+from harness import Spec, check, wait_for
+
+FLAT_RATIO = 2.0  # last 1 000 against first 1 000; a linear search would show 10 and more
+
+
+def objects(case):
+    instance = case.instance()
+    process = case.run([case.program("scale"), "10000", "10000"], 120, env=instance.env())
+    figures = json.loads(process.out)
+    for kind, f in figures.items():
+        case.note(f"{f['count']} {kind}s: first {f['first_us']} µs, last {f['last_us']} µs, "
+                  f"destroy {f['destroy_us']} µs each")
+        check(f["last_us"] <= FLAT_RATIO * f["first_us"],
+              f"creating a {kind} gets slower with their number: {f}")
+    case.note(f"daemon: {instance.rss_kb() // 1024} MiB, {instance.fd_count()} fds")
+    wait_for(lambda: instance.status()["sessions"] == 0, 5, "the session is gone")
+
+
+def clients(case):
+    count = 200
+    instance = case.instance()
+    processes, inputs = [], []
+    for _ in range(count):
+        reader, writer = os.pipe()
+        os.set_inheritable(writer, False)
+        processes.append(case.spawn([case.program("one_client")], env=instance.env(),
+                                    stdin=reader))
+        os.close(reader)
+        inputs.append(writer)
+    for process in processes:
+        process.wait_for_output("ready", 60)
+    check(instance.status()["sessions"] == 2 * count,
+          f"{instance.status()['sessions']} sessions, not {2 * count}")
+    case.note(f"daemon: {instance.rss_kb() // 1024} MiB, {instance.fd_count()} fds")
+    for writer in inputs:
+        os.close(writer)
+    for process in processes:
+        process.expect_exit(60)
+    wait_for(lambda: instance.status()["sessions"] == 0, 10, "all sessions are gone")
+
+
+def idle(case):
+    """An idle daemon with idle clients attached uses less than one per cent of a core."""
+    instance = case.instance()
+    watch = [case.spawn(["ibv_asyncwatch", "-d", "verbena0"], env=instance.env())
+             for _ in range(5)]
+    wait_for(lambda: instance.status()["sessions"] == 5, 10, "five sessions")
+    begin, cpu = time.monotonic(), instance.cpu_seconds()
+    wait_for(lambda: time.monotonic() - begin > 4, 5, "the measuring time is over")
+    used = (instance.cpu_seconds() - cpu) / (time.monotonic() - begin)
+    case.note(f"{100 * used:.2f} % of a core")
+    check(used < 0.01, f"the idle daemon uses {100 * used:.1f} % of a core")
+    check(all(w.is_running() for w in watch), "a client died")
+
+
+def cases(thorough):
+    return [
+        Spec("10 000 QPs and 10 000 MRs in one client, creation cost flat", objects, 180),
+        Spec("200 clients on one daemon", clients, 180),
+        Spec("idle daemon", idle, 30),
+    ]
