@@ -16,7 +16,7 @@ packages_of() {
     # Everything `tools/test` runs besides.
     test)
       echo libbenchmark-dev libgmock-dev libgtest-dev libseccomp-dev
-      echo ibverbs-utils perftest qperf rdmacm-utils python3 python3-pyverbs
+      echo ibverbs-providers ibverbs-utils perftest qperf rdmacm-utils python3 python3-pyverbs
       echo binutils iproute2 procps strace util-linux
       ;;
     # What `tools/dev` needs on top.
@@ -78,18 +78,13 @@ install_missing() {
   fi
 }
 
-# Prints the directory with the pyverbs suite (`tests/` in it). Slim images leave /usr/share/doc out;
-# then the package is fetched again and unpacked below the directory given.
-pyverbs_suite() {
-  local installed=/usr/share/doc/rdma-core spare="$1"
-  if [ -d "$installed/tests" ]; then
-    echo "$installed"
-    return 0
-  fi
-  if [ ! -d "$spare/usr/share/doc/rdma-core/tests" ]; then
-    mkdir -p "$spare" || return 1
-    (cd "$spare" && apt-get -q download python3-pyverbs >&2 && dpkg -x python3-pyverbs_*.deb .) ||
-      return 1
-  fi
-  echo "$spare/usr/share/doc/rdma-core"
+# rdma-core's pyverbs suite is shipped as documentation, which slim images leave out: puts it back.
+ensure_pyverbs_suite() {
+  local suite=/usr/share/doc/rdma-core/tests
+  [ -d "$suite" ] && return 0
+  echo "== Installing $suite, which this image's dpkg configuration left out" >&2
+  as_root apt-get -q -y -o DPkg::Lock::Timeout=300 -o Dpkg::Options::="--path-include=$suite/*" \
+    install --reinstall --no-install-recommends python3-pyverbs >&2 && [ -d "$suite" ] && return 0
+  echo "The pyverbs suite ($suite) is missing and could not be installed." >&2
+  return 1
 }

@@ -206,11 +206,9 @@ def script(name, path):
 
 
 def integration(deadline):
-    programs = ROOT / "tests/integration/stage_programs"
-    if programs.exists():
-        code, log = run_logged([programs], "test-programs.log", deadline)
-        if code != 0:
-            raise PartBroke(f"{programs} exited {code}; its output: {log}\n{tail(read(log))}")
+    code, log = run_logged([ROOT / "tests/build"], "test-programs.log", deadline)
+    if code != 0:
+        raise PartBroke(f"tests/build exited {code}; its output: {log}\n{tail(read(log))}")
     return json_cases([ROOT / "tests/integration/run"], "integration", deadline)
 
 
