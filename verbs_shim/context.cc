@@ -72,7 +72,7 @@ Context* NewContext(Device* device, client::Session* session) {
 
 int ExecuteDestroy(Context* context, shm::CommandOp op, shm::Handle handle) {
   int error = ExecuteHandle(context, op, handle);
-  return error != 0 && context->session->KnownDead() ? 0 : error;
+  return error == EIO && !context->session->IsAlive() ? 0 : error;
 }
 
 void Debug(const char* format, ...) {

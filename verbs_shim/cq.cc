@@ -38,9 +38,12 @@ bool NextFlushed(PostQueue* queue, uint64_t* wr_id) {
 }
 
 bool TakeFlush(PostQueue* queue, const Qp* qp, bool is_send, shm::Cqe* out) {
-  SpinGuard guard(queue->lock);
+  // A queue in use is left for a later poll: the user may be this thread, inside ibv_wr_start.
+  if (!queue->lock.TryLock()) return false;
   uint64_t wr_id;
-  if (!NextFlushed(queue, &wr_id)) return false;
+  bool found = NextFlushed(queue, &wr_id);
+  queue->lock.Unlock();
+  if (!found) return false;
   out->wr_id = wr_id;
   out->timestamp_ns = 0;
   out->byte_len = 0;
@@ -213,12 +216,12 @@ void ConsumeCompletion(Cq* cq) {
 }
 
 void OnEmptyPoll(Cq* cq) {
-  // Not exact when threads share the CQ, and need not be.
-  uint32_t polls = ++cq->empty_polls;
+  uint32_t polls = cq->empty_polls.load(std::memory_order_relaxed) + 1;
+  cq->empty_polls.store(polls, std::memory_order_relaxed);
   if (polls % kEmptyPollsPerClockRead != 0) return;
   int64_t now_ns = CoarseNowNs();
-  if (now_ns - cq->liveness_checked_ns > kLivenessPeriodNs) {
-    cq->liveness_checked_ns = now_ns;
+  if (now_ns - cq->liveness_checked_ns.load(std::memory_order_relaxed) > kLivenessPeriodNs) {
+    cq->liveness_checked_ns.store(now_ns, std::memory_order_relaxed);
     cq->context->session->IsAlive();
   }
   if (polls % kEmptyPollsPerYield == 0) sched_yield();
@@ -237,7 +240,7 @@ int PollCq(ibv_cq* base, int num_entries, ibv_wc* wc) {
   }
   if (polled > 0) {
     cq->ring.Publish();
-    cq->empty_polls = 0;
+    cq->empty_polls.store(0, std::memory_order_relaxed);
   }
   cq->lock.Unlock();
   if (polled == 0) OnEmptyPoll(cq);

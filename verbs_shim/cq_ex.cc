@@ -34,7 +34,7 @@ int StartPoll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
   Cq* cq = ToCq(base);
   Lock(cq);
   if (LoadNext(cq)) {
-    cq->empty_polls = 0;
+    cq->empty_polls.store(0, std::memory_order_relaxed);
     return 0;
   }
   Unlock(cq);

@@ -79,8 +79,9 @@ struct Cq {
   const shm::Cqe* current;  // of an extended poll
   bool current_is_flush;
   shm::Cqe flush;  // made here when the daemon is gone
-  uint32_t empty_polls;
-  int64_t liveness_checked_ns;
+  // Counted without the lock, and so not exactly.
+  std::atomic<uint32_t> empty_polls;
+  std::atomic<int64_t> liveness_checked_ns;
 };
 static_assert(offsetof(Cq, context) == sizeof(ibv_cq_ex));
 

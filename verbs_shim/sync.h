@@ -15,6 +15,7 @@ class SpinLock {
   void Lock() {
     while (__builtin_expect(locked_.exchange(true, std::memory_order_acquire), 0)) Wait();
   }
+  bool TryLock() { return !locked_.exchange(true, std::memory_order_acquire); }
   void Unlock() { locked_.store(false, std::memory_order_release); }
 
  private:
