@@ -70,3 +70,7 @@ class RcQp final : public QpTransport {
 };
 
 }  // namespace verbena::transport::rc
+
+namespace verbena::transport {
+using rc::RcQp;
+}  // namespace verbena::transport
