@@ -82,30 +82,41 @@ ReceiveQueue::Placement& ReceiveQueue::Add() {
   return placement;
 }
 
-void ReceiveQueue::AddFailure(SlotIndex slot, uint32_t message, WcStatus status,
+void ReceiveQueue::AddFailure(SlotIndex slot, uint32_t message, const UnreliableFaultRow& row,
                               shm::VendorErr why) {
+  VERBENA_CHECK(row.effect == FaultEffect::kFailReceive);
   Placement& placement = Add();
   placement.message = message;
   placement.slot = slot;
   placement.is_last = true;
   placement.is_done = true;
   placement.outcome.opcode = shm::WcOpcode::kRecv;
-  placement.outcome.SetError(status, why);
+  placement.outcome.SetError(row.status,
+                             row.vendor_err == shm::VendorErr::kNone ? why : row.vendor_err);
   context_.EnterError();
 }
+
+namespace {
+
+UnreliableFault FaultOf(DmaStatus status, bool is_write) {
+  if (status == DmaStatus::kOk) return UnreliableFault::kNone;
+  if (status == DmaStatus::kSourceFault) return UnreliableFault::kSourceFault;
+  return is_write ? UnreliableFault::kWriteTargetFault : UnreliableFault::kReceiveMemoryFault;
+}
+
+}  // namespace
 
 ReceiveQueue::Broken ReceiveQueue::OnDmaDone(const DmaResult& result) {
   for (uint32_t i = 0; i < placements_.size(); ++i) {
     Placement& placement = placements_[i];
     if (placement.token != result.token || placement.is_done) continue;
     placement.is_done = true;
-    if (result.status == DmaStatus::kOk) return {};
-    if (result.status == DmaStatus::kSourceFault || placement.is_write) {
-      // Nobody is told: to an unreliable responder the message never came.  Spec: IBTA 9.8.2.2.
-      MarkLost(placement.message);
-      return {true, placement.message, false};
-    }
-    return FailDestination(i);
+    const UnreliableFaultRow& row =
+        LookUpUnreliableFault(FaultOf(result.status, placement.is_write));
+    if (row.effect == FaultEffect::kNone) return {};
+    if (row.effect == FaultEffect::kFailReceive) return FailDestination(i, row);
+    MarkLost(placement.message);
+    return {true, placement.message, false};
   }
   return {};
 }
@@ -117,11 +128,11 @@ void ReceiveQueue::MarkLost(uint32_t message) {
 }
 
 // The WQE's own buffer could not be written: it completes here, and nothing after it succeeds.
-ReceiveQueue::Broken ReceiveQueue::FailDestination(uint32_t index) {
+ReceiveQueue::Broken ReceiveQueue::FailDestination(uint32_t index, const UnreliableFaultRow& row) {
   Placement& failed = placements_[index];
   if (failed.is_lost) return {};  // the WQE is not this message's any more
   failed.is_last = true;
-  failed.outcome.SetError(WcStatus::kLocProtErr, shm::VendorErr::kMemoryFault);
+  failed.outcome.SetError(row.status, row.vendor_err);
   for (uint32_t i = index + 1; i < placements_.size(); ++i) {
     Placement& later = placements_[i];
     if (later.message == failed.message) {

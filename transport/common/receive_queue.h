@@ -11,6 +11,7 @@
 
 #include "transport/common/fixed_fifo.h"
 #include "transport/common/qp_context.h"
+#include "transport/common/unreliable_faults.h"
 #include "transport/common/work_outcome.h"
 
 namespace verbena::transport {
@@ -52,8 +53,10 @@ class ReceiveQueue {
   // Appends one, with its token. Precondition: !IsFull().
   Placement& Add();
   // Appends the completion in error of `slot` and takes the QP to the error state: a receive queue
-  // knows no other.  Spec: IBTA 10.3.1.7.
-  void AddFailure(SlotIndex slot, uint32_t message, WcStatus status, shm::VendorErr why);
+  // knows no other. `why` goes into the completion where the row has no vendor_err of its own.
+  // Precondition: the row's effect is kFailReceive.  Spec: IBTA 10.3.1.7.
+  void AddFailure(SlotIndex slot, uint32_t message, const UnreliableFaultRow& row,
+                  shm::VendorErr why);
 
   // Books the result. Returns the message it broke, if it did: the role drops what follows of it.
   struct Broken {
@@ -85,7 +88,7 @@ class ReceiveQueue {
   SlotIndex OldestSpare() const;
   SlotIndex FetchIntoFreeSlot();
   void Complete(SlotIndex slot);
-  Broken FailDestination(uint32_t index);
+  Broken FailDestination(uint32_t index, const UnreliableFaultRow& row);
 
   QpContext& context_;
   bool is_broken_ = false;

@@ -8,6 +8,7 @@
 
 #include "transport/common/qp_context.h"
 #include "transport/common/receive_queue.h"
+#include "transport/common/unreliable_faults.h"
 #include "transport/pdu.h"
 
 namespace verbena::transport {
@@ -33,17 +34,19 @@ class UcResponder {
     kWrite,     // of a WRITE
     kDropping,  // of a message that is lost: until the next FIRST or ONLY
   };
-  // The checks, in order. False: the PDU is dropped, and with it its message.
-  bool CheckPsn(const Pdu& pdu, const OpcodeInfo& info);
-  bool CheckSequence(const OpcodeInfo& info);
-  bool CheckLength(const Pdu& pdu, const OpcodeInfo& info) const;
-  bool CheckResource(const Pdu& pdu, const OpcodeInfo& info);
-  bool BeginSend();
-  bool BeginWrite(const Pdu& pdu);
+  // The checks, in order; the first that finds a fault decides.
+  UnreliableFault Check(const Pdu& pdu, const OpcodeInfo& info);
+  UnreliableFault CheckPsn(const Pdu& pdu, const OpcodeInfo& info);
+  UnreliableFault CheckSequence(const OpcodeInfo& info);
+  UnreliableFault CheckLength(const Pdu& pdu, const OpcodeInfo& info) const;
+  UnreliableFault CheckResource(const Pdu& pdu, const OpcodeInfo& info);
+  UnreliableFault CheckReceive(const Pdu& pdu);
+  UnreliableFault CheckWrite(const Pdu& pdu, const OpcodeInfo& info);
+  UnreliableFault BeginSend();
+  UnreliableFault BeginWrite(const Pdu& pdu);
+  // Does what the fault's row says.
+  void Refuse(UnreliableFault fault);
   void Execute(const Pdu& pdu, const OpcodeInfo& info);
-  // Completes the WQE in error. False, for its callers' sake.
-  bool FailReceive(WcStatus status, shm::VendorErr why);
-  void Drop();
 
   QpContext& context_;
   ReceiveQueue& receive_queue_;
@@ -52,7 +55,8 @@ class UcResponder {
   uint32_t message_ = 0;  // number of the message under way
   ReceiveQueue::SlotIndex slot_ = ReceiveQueue::kNoSlot;
   uint32_t received_bytes_ = 0;
-  uint64_t capacity_bytes_ = 0;  // of the receive WQE, or the WRITE's DMA length
+  KeyFault key_fault_ = KeyFault::kNone;  // which rule refused, with kMalformedWqe
+  uint64_t capacity_bytes_ = 0;           // of the receive WQE, or the WRITE's DMA length
   bool has_placement_ = false;
   uint16_t segment_count_ = 0;
   DmaSegment segments_[shm::kMaxSge];

@@ -372,6 +372,7 @@ TEST_F(UcResponderScript, UnwritableReceiveBufferFailsWqeAndQp) {
   EXPECT_EQ(wc.wr_id, 1u);
   EXPECT_EQ(wc.status, WcStatus::kLocProtErr);
   EXPECT_EQ(wc.vendor_err, VendorErr::kMemoryFault);
+  EXPECT_EQ(wc.opcode, WcOpcode::kRecv);
   FinishPlacement();
   FinishPlacement();
   ExpectCompletion(2, WcStatus::kWrFlushErr);

@@ -4,38 +4,45 @@
 
 namespace verbena::transport {
 
-bool UdResponder::Accepts(const Pdu& pdu) {
-  if (pdu.path == nullptr || pdu.payload.length > context_.config.port_mtu_bytes) return false;
-  if (pdu.qkey == context_.attributes.qkey()) return true;
-  ++context_.counters.qkey_violation;
-  return false;
-}
-
 void UdResponder::OnPdu(const Pdu& pdu) {
-  if (!Accepts(pdu)) return;
-  ReceiveQueue::SlotIndex slot = receive_queue_.Take();
-  if (slot == ReceiveQueue::kNoSlot) return;
+  slot_ = ReceiveQueue::kNoSlot;
   ++datagram_;
-  uint32_t bytes = kGrhBytes + pdu.payload.length;
-  if (bytes > receive_queue_.CapacityBytes(slot)) {
-    receive_queue_.AddFailure(slot, datagram_, WcStatus::kLocLenErr,
-                              shm::VendorErr::kReceiveTooShort);
-    return;
+  UnreliableFault fault = Check(pdu);
+  if (fault == UnreliableFault::kNone) {
+    Execute(pdu);
+  } else {
+    Refuse(fault);
   }
-  uint16_t segment_count = 0;
-  KeyFault fault = receive_queue_.Resolve(slot, bytes, segments_, &segment_count);
-  if (fault != KeyFault::kNone) {
-    receive_queue_.AddFailure(slot, datagram_, WcStatus::kLocProtErr, fault);
-    return;
-  }
-  Execute(pdu, slot, segment_count);
 }
 
-void UdResponder::Execute(const Pdu& pdu, ReceiveQueue::SlotIndex slot, uint16_t segment_count) {
+UnreliableFault UdResponder::Check(const Pdu& pdu) {
+  uint32_t bytes = kGrhBytes + pdu.payload.length;
+  if (pdu.path == nullptr || pdu.payload.length > context_.config.port_mtu_bytes) {
+    return UnreliableFault::kBadLength;
+  }
+  if (pdu.qkey != context_.attributes.qkey()) return UnreliableFault::kQKeyViolation;
+  slot_ = receive_queue_.Take();
+  if (slot_ == ReceiveQueue::kNoSlot) return UnreliableFault::kNoReceiveWqe;
+  if (bytes > receive_queue_.CapacityBytes(slot_)) return UnreliableFault::kReceiveTooShort;
+  key_fault_ = receive_queue_.Resolve(slot_, bytes, segments_, &segment_count_);
+  return key_fault_ == KeyFault::kNone ? UnreliableFault::kNone : UnreliableFault::kMalformedWqe;
+}
+
+void UdResponder::Refuse(UnreliableFault fault) {
+  const UnreliableFaultRow& row = LookUpUnreliableFault(fault);
+  if (row.counter != nullptr) ++(context_.counters.*row.counter);
+  if (row.effect == FaultEffect::kFailReceive) {
+    receive_queue_.AddFailure(slot_, datagram_, row, key_fault_);
+  } else if (slot_ != ReceiveQueue::kNoSlot) {
+    receive_queue_.Return(slot_);
+  }
+}
+
+void UdResponder::Execute(const Pdu& pdu) {
   bool has_imm = pdu.opcode == Opcode::kSendOnlyWithImm;
   ReceiveQueue::Placement& placement = receive_queue_.Add();
   placement.message = datagram_;
-  placement.slot = slot;
+  placement.slot = slot_;
   placement.is_last = true;
   WorkOutcome& outcome = placement.outcome;
   outcome.opcode = shm::WcOpcode::kRecv;
@@ -52,7 +59,7 @@ void UdResponder::Execute(const Pdu& pdu, ReceiveQueue::SlotIndex slot, uint16_t
   WriteGrh(*pdu.path, pdu.payload.length, has_imm, placement_.prefix);
   placement_.source = pdu.payload;
   placement_.destination = segments_;
-  placement_.destination_count = segment_count;
+  placement_.destination_count = segment_count_;
   has_placement_ = true;
 }
 

@@ -7,6 +7,7 @@
 
 #include "transport/common/qp_context.h"
 #include "transport/common/receive_queue.h"
+#include "transport/common/unreliable_faults.h"
 #include "transport/pdu.h"
 
 namespace verbena::transport {
@@ -22,12 +23,20 @@ class UdResponder {
   bool PollPlacement(DmaRequest& out);
 
  private:
-  bool Accepts(const Pdu& pdu);
-  void Execute(const Pdu& pdu, ReceiveQueue::SlotIndex slot, uint16_t segment_count);
+  // The checks, in order; the first that finds a fault decides.
+  UnreliableFault Check(const Pdu& pdu);
+  // Does what the fault's row says.
+  void Refuse(UnreliableFault fault);
+  void Execute(const Pdu& pdu);
 
   QpContext& context_;
   ReceiveQueue& receive_queue_;
   uint32_t datagram_ = 0;
+  // Of the datagram at hand.
+  ReceiveQueue::SlotIndex slot_ = ReceiveQueue::kNoSlot;
+  uint16_t segment_count_ = 0;
+  KeyFault key_fault_ = KeyFault::kNone;
+
   bool has_placement_ = false;
   DmaSegment segments_[shm::kMaxSge];
   DmaRequest placement_;
