@@ -1,0 +1,48 @@
+#include "softnic/device/device.h"
+
+#include "softnic/device/device_core.h"
+
+namespace verbena::softnic {
+
+struct Device::Impl {
+  Impl(DeviceConfig config, DmaEngine* dma) : core(std::move(config), dma, MakeTransport) {}
+  DeviceCore core;
+};
+
+Device::Device(DeviceConfig config, DmaEngine* dma)
+    : impl_(std::make_unique<Impl>(std::move(config), dma)) {}
+Device::~Device() = default;
+
+void Device::AddNic(const NicConfig& nic) { impl_->core.AddNic(nic); }
+std::vector<shm::NicInfo> Device::ListNics() const { return impl_->core.ListNics(); }
+
+SessionId Device::OpenSession(uint32_t nic, std::string program, int pid,
+                              SessionServices* services) {
+  return impl_->core.OpenSession(nic, std::move(program), pid, services);
+}
+void Device::CloseSession(Instant now, SessionId session) {
+  impl_->core.CloseSession(now, session);
+}
+bool Device::SessionIsGone(SessionId session) const { return impl_->core.SessionIsGone(session); }
+
+void Device::OnCommand(Instant now, SessionId session, uint32_t slot, uint32_t submitted,
+                       const shm::CommandRequest& request) {
+  impl_->core.OnCommand(now, session, slot, submitted, request);
+}
+void Device::OnDoorbell(Instant now, SessionId session, uint32_t doorbell) {
+  impl_->core.OnDoorbell(now, session, doorbell);
+}
+void Device::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
+                       uint64_t atomic_original) {
+  impl_->core.OnDmaDone(now, cookie, status, atomic_original);
+}
+void Device::OnDmaFence(Instant now, uint64_t cookie) { impl_->core.OnDmaFence(now, cookie); }
+void Device::OnTimeout(Instant now) { impl_->core.OnTimeout(now); }
+void Device::FlushEvents() { impl_->core.FlushEvents(); }
+
+bool Device::Run(Instant now, uint32_t max_pdus) { return impl_->core.Run(now, max_pdus); }
+Instant Device::PollTimeout() const { return impl_->core.PollTimeout(); }
+std::vector<ShowRow> Device::Show(ShowKind kind) const { return impl_->core.Show(kind); }
+DeviceStats Device::Stats() const { return impl_->core.Stats(); }
+
+}  // namespace verbena::softnic

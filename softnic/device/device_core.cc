@@ -1,0 +1,101 @@
+#include "softnic/device/device_core.h"
+
+#include <utility>
+
+namespace verbena::softnic {
+
+DeviceCore::DeviceCore(DeviceConfig config, DmaEngine* dma, TransportFactory make_transport)
+    : config_(std::move(config)), dma_(dma), make_transport_(std::move(make_transport)) {
+  for (const NicConfig& nic : config_.nics) AddNic(nic);
+}
+
+DeviceCore::~DeviceCore() = default;
+
+void DeviceCore::AddNic(const NicConfig& config) {
+  uint32_t index = static_cast<uint32_t>(nics_.size());
+  nics_.push_back(std::make_unique<Nic>(index, config, config_.limits));
+  Nic* nic = nics_.back().get();
+  for (uint32_t i = 0; i < kGidTableEntries; ++i) {
+    Gid gid;
+    if (nic->FindGid(GidIndex{static_cast<uint8_t>(i)}, &gid)) nic_by_gid_.emplace(gid, nic);
+  }
+}
+
+std::vector<shm::NicInfo> DeviceCore::ListNics() const {
+  std::vector<shm::NicInfo> infos;
+  for (const auto& nic : nics_) infos.push_back(nic->Info());
+  return infos;
+}
+
+SessionId DeviceCore::OpenSession(uint32_t nic, std::string program, int pid,
+                                  SessionServices* services) {
+  if (nic >= nics_.size()) return 0;
+  auto session = std::make_unique<Session>();
+  session->id = next_session_++;
+  session->nic = nics_[nic].get();
+  session->program = std::move(program);
+  session->pid = pid;
+  session->services = services;
+  SessionId id = session->id;
+  sessions_.emplace(id, std::move(session));
+  return id;
+}
+
+// Objects go in the order in which they need one another. Memory regions stay until no DMA in flight
+// can touch them: the fence ends the session.
+void DeviceCore::CloseSession(Instant now, SessionId id) {
+  now_ = now;
+  Session* session = FindSession(id);
+  if (session == nullptr || session->is_closing) return;
+  session->is_closing = true;
+  session->qps.ForEach([this](DeviceQp& qp) {
+    for (const Gid& gid : qp.mcast_groups) LeaveGroup(qp, gid);
+    RemoveQp(qp);
+  });
+  session->srqs.ForEach([this](Srq& srq) { RemoveSrq(srq); });
+  session->cqs.ForEach([this](Cq& cq) { RemoveCq(cq); });
+  session->channels.ForEach([this](Channel& channel) { RemoveChannel(channel); });
+  session->ahs.ForEach([this](Ah& ah) { RemoveAh(ah); });
+  FenceRecord record;
+  record.session = id;
+  record.ends_session = true;
+  session->mrs.ForEach([&](Mr& mr) {
+    record.regions.push_back(mr.memory);
+    RemoveMr(mr);
+  });
+  session->pds.ForEach([session](Pd& pd) {
+    VERBENA_CHECK(pd.users == 0);
+    session->pds.Remove(pd.handle);
+    --session->nic->counts.pds;
+  });
+  session->ready_hook.Unlink();
+  session->events_hook.Unlink();
+  session->undelivered_events.clear();
+  uint64_t cookie = next_fence_++;
+  fences_.emplace(cookie, std::move(record));
+  dma_->Fence(id, cookie);
+  Settle();
+}
+
+DeviceStats DeviceCore::Stats() const {
+  DeviceStats stats;
+  for (const auto& [id, session] : sessions_) {
+    if (session->is_closing) continue;
+    ++stats.sessions;
+    stats.pds += session->pds.size();
+    stats.mrs += session->mrs.size();
+    stats.cqs += session->cqs.size();
+    stats.qps += session->qps.size();
+    stats.srqs += session->srqs.size();
+    stats.ahs += session->ahs.size();
+    stats.channels += session->channels.size();
+  }
+  stats.send_wqes = send_wqes_;
+  stats.pdus = pdus_;
+  stats.payload_bytes = payload_bytes_;
+  stats.commands = commands_;
+  stats.hostile_acts = hostile_acts_;
+  return stats;
+}
+
+}  // namespace verbena::softnic

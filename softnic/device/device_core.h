@@ -1,0 +1,321 @@
+// The device behind Device: its tables and the steps that work on them, one source file per object.
+//
+//   commands.cc  dispatch by CommandOp            fabric.cc   PDUs between QPs, the local port
+//   pd mr cq srq ah channel mcast .cc  objects    schedule.cc turns, draining outputs, timers
+//   qp_commands.cc  create, modify, destroy       events.cc   channel and asynchronous events
+//   qp.cc  DeviceQp as its transport's host       show.cc     rows for `verbena show`
+//
+// Invariants: every public call ends in Settle(), after which no QP has undrained outputs (but those
+// marked has_more_output), and no CQ a completion whose arm word was not looked at.
+// Thread: the shard.   Trust: commands, doorbells and rings are the client's.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "softnic/device/device.h"
+#include "softnic/device/nic.h"
+#include "softnic/device/objects.h"
+#include "softnic/device/qp.h"
+#include "softnic/device/services.h"
+#include "softnic/device/session.h"
+#include "softnic/device/tables.h"
+#include "softnic/device/timer_heap.h"
+#include "softnic/device/transports.h"
+
+namespace verbena::softnic {
+
+// One command being executed.
+struct Command {
+  Session* session = nullptr;
+  uint32_t slot = 0;
+  uint32_t submitted = 0;
+  shm::CommandOp op = shm::CommandOp::kNop;
+  const uint8_t* payload = nullptr;
+
+  // The reply; sent by the dispatcher unless the handler deferred it to a fence.
+  alignas(8) uint8_t reply[shm::kCommandPayloadBytes];
+  uint32_t reply_bytes = 0;
+  bool is_deferred = false;
+  uint64_t number = 0;  // in the device's history
+
+  template <typename T>
+  T Request() const {
+    T request;
+    std::memcpy(&request, payload, sizeof(request));
+    return request;
+  }
+  template <typename T>
+  void Reply(const T& value) {
+    static_assert(sizeof(T) <= sizeof(reply));
+    std::memcpy(reply, &value, sizeof(value));
+    reply_bytes = sizeof(value);
+  }
+};
+
+class DeviceCore {
+ public:
+  DeviceCore(DeviceConfig config, DmaEngine* dma, TransportFactory make_transport);
+  ~DeviceCore();
+  DeviceCore(const DeviceCore&) = delete;
+  DeviceCore& operator=(const DeviceCore&) = delete;
+
+  // --- Device's contract (device.h) -------------------------------------------------------------
+  void AddNic(const NicConfig& config);
+  std::vector<shm::NicInfo> ListNics() const;
+  SessionId OpenSession(uint32_t nic, std::string program, int pid, SessionServices* services);
+  void CloseSession(Instant now, SessionId session);
+  bool SessionIsGone(SessionId session) const { return !sessions_.contains(session); }
+  void OnCommand(Instant now, SessionId session, uint32_t slot, uint32_t submitted,
+                 const shm::CommandRequest& request);
+  void OnDoorbell(Instant now, SessionId session, uint32_t doorbell);
+  void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
+                 uint64_t atomic_original);
+  void OnDmaFence(Instant now, uint64_t cookie);
+  void OnTimeout(Instant now);
+  void FlushEvents();
+  bool Run(Instant now, uint32_t max_pdus);
+  Instant PollTimeout() const;
+  std::vector<ShowRow> Show(ShowKind kind) const;
+  DeviceStats Stats() const;
+
+  // --- what DeviceQp calls back -----------------------------------------------------------------
+  void CountHostileAct() { ++hostile_acts_; }
+  void CountSendWqe() { ++send_wqes_; }
+  // A receive WQE was taken out of `srq`.
+  void OnSrqFetched(Srq& srq);
+  void OnSrqLied(Srq& srq);
+
+ private:
+  // --- commands.cc ------------------------------------------------------------------------------
+  using Handler = int (DeviceCore::*)(Command&);
+  struct CommandRow {
+    Handler handler;
+    uint32_t payload_bytes;
+  };
+  static const CommandRow& RowOf(shm::CommandOp op);
+  int Nop(Command& command);
+  int QueryDevice(Command& command);
+  int QueryPort(Command& command);
+  int QueryGidTable(Command& command);
+  int QueryPkey(Command& command);
+  void Complete(Session& session, uint32_t slot, uint32_t submitted, int error,
+                const void* payload, uint32_t payload_bytes);
+  // What a command's end waits for: no DMA in flight touches its session. Then `region` is removed
+  // and the command completes with the reply made so far.
+  void FinishAfterFence(Command& command, bool has_region, transport::MemoryId region);
+
+  // --- objects ----------------------------------------------------------------------------------
+  int AllocPd(Command& command);
+  int DeallocPd(Command& command);
+  int RegMr(Command& command);
+  int DeregMr(Command& command);
+  int CreateChannel(Command& command);
+  int DestroyChannel(Command& command);
+  int CreateCq(Command& command);
+  int ResizeCq(Command& command);
+  int DestroyCq(Command& command);
+  int CreateSrq(Command& command);
+  int ModifySrq(Command& command);
+  int QuerySrq(Command& command);
+  int DestroySrq(Command& command);
+  int CreateAh(Command& command);
+  int DestroyAh(Command& command);
+  int AttachMcast(Command& command);
+  int DetachMcast(Command& command);
+  int CreateQp(Command& command);
+  int ModifyQp(Command& command);
+  int QueryQp(Command& command);
+  int DestroyQp(Command& command);
+
+  int FindQpObjects(Session& session, const shm::CreateQpRequest& request, DeviceQp* qp) const;
+  int CheckQpLimits(const Nic& nic, const shm::CreateQpRequest& request) const;
+  int AllocateQpNumbers(DeviceQp* qp);
+  int AllocateQpQueues(const shm::CreateQpRequest& request, DeviceQp* qp);
+  void InstallQp(DeviceQp& qp);
+  void ReplyCreated(Command& command, const DeviceQp& qp);
+  // Takes the QP out of every table and list and deletes it.
+  void RemoveQp(DeviceQp& qp);
+  // Back to the state after creation: rings at zero, results in flight forgotten.
+  void ResetQp(DeviceQp& qp);
+  void RemoveMr(Mr& mr);
+  void RemoveCq(Cq& cq);
+  void RemoveSrq(Srq& srq);
+  void RemoveAh(Ah& ah);
+  void RemoveChannel(Channel& channel);
+  void LeaveGroup(DeviceQp& qp, const Gid& gid);
+  int ResizeSrq(Srq& srq, uint32_t max_wr, shm::ModifySrqReply* reply);
+
+  // --- cq.cc ------------------------------------------------------------------------------------
+  void PushCompletion(DeviceQp& qp, transport::Completion& completion);
+  void OverrunCq(Cq& cq);
+  // Reads the arm words of CQs that got completions, and fires their events.
+  void FireArmedCqs();
+  void FireIfArmed(Cq& cq);
+
+  // --- events.cc --------------------------------------------------------------------------------
+  void PushChannelEvent(Cq& cq);
+  void PushQpEvent(DeviceQp& qp, EventType event);
+  void PushAsyncEvent(Session& session, EventSource source, EventType event, shm::Handle object,
+                      uint64_t cookie);
+  // False: some do not fit their fd.
+  bool FlushSessionEvents(Session& session);
+  bool FlushChannel(Channel& channel);
+  bool FlushAsyncEvents(Session& session);
+
+  // --- fabric.cc --------------------------------------------------------------------------------
+  // Payload of one UC or UD request PDU, read by `users` (the step that delivers it, DMA in flight,
+  // a queue where it waits).
+  struct PayloadUse {
+    QpRef sender;
+    Psn psn;
+    uint32_t users = 0;
+    bool has_faulted = false;  // the sender was told by OnSourceFault
+  };
+  static constexpr uint64_t kNoUse = ~uint64_t{0};
+  struct DmaRecord {
+    QpRef qp;      // who placed it
+    QpRef sender;  // whose PDU it was, if any
+    transport::DmaToken token = 0;
+    transport::Opcode opcode = transport::Opcode::kSendOnly;
+    Psn psn;
+    uint64_t use = kNoUse;
+  };
+  Nic* FindNic(const Gid& gid) const;
+  DeviceQp* FindQp(QpRef ref) const;
+  // Whom the PDU reaches, or nullptr: nobody, or a QP that must not take it.
+  DeviceQp* FindDestination(DeviceQp& sender, const transport::Pdu& pdu,
+                            const transport::Path& path);
+  DeviceQp* FindPeer(DeviceQp& sender, const transport::Pdu& pdu, const transport::Path& path);
+  void Deliver(DeviceQp& sender, transport::Pdu& pdu);
+  void Route(DeviceQp& sender, const transport::Pdu& pdu, uint64_t use);
+  void DeliverMulticast(DeviceQp& sender, const transport::Pdu& pdu, const Gid& group,
+                        uint64_t use);
+  void HandOver(DeviceQp& sender, DeviceQp& destination, const transport::Pdu& pdu, uint64_t use);
+  // The PDU a placement comes from.
+  struct Cause {
+    DeviceQp& sender;
+    transport::Opcode opcode;
+    Psn psn;
+    uint64_t use;
+  };
+  void SubmitDmas(DeviceQp& qp, const Cause* cause);
+  // Counts who still needs the payload of a UC or UD PDU: its sender hears of the last one's end.
+  uint64_t BeginUse(const DeviceQp& sender, const transport::Pdu& pdu);
+  void KeepUse(uint64_t use);
+  void EndUse(uint64_t use);
+  void ReportSourceFault(const DmaRecord& record);
+  // Tries again what waited for `qp`.
+  void TakeWaiting(DeviceQp& qp);
+  void DropWaiting(DeviceQp& qp);
+  void Unblock(QpRef sender);
+
+  // --- schedule.cc ------------------------------------------------------------------------------
+  // After any input to `qp`: submits its DMA at once, and drains the rest in Settle.
+  void AfterInput(DeviceQp& qp) {
+    SubmitDmas(qp, nullptr);
+    MarkForDrain(qp);
+  }
+  void MarkForDrain(DeviceQp& qp);
+  void Drain(DeviceQp& qp);
+  void DrainMarked();
+  void Settle();
+  void MakeReady(DeviceQp& qp);
+  void UpdateTimer(DeviceQp& qp);
+  uint32_t RunTurn(DeviceQp& qp, uint32_t max_pdus);
+
+  // --- show.cc ----------------------------------------------------------------------------------
+  void ShowCommands(std::vector<ShowRow>* rows) const;
+  void ShowObjects(const Session& session, ShowKind kind, std::vector<ShowRow>* rows) const;
+
+  Session* FindSession(SessionId id) const {
+    auto it = sessions_.find(id);
+    return it == sessions_.end() ? nullptr : it->second.get();
+  }
+
+  struct FenceRecord {
+    SessionId session = 0;
+    bool ends_session = false;
+    bool has_region = false;
+    transport::MemoryId region = 0;
+    uint32_t slot = 0;
+    uint32_t submitted = 0;
+    uint64_t command_number = 0;
+    uint32_t reply_bytes = 0;
+    std::array<uint8_t, 16> reply{};
+    std::vector<transport::MemoryId> regions;  // of an ended session
+  };
+  // What `verbena show cmd` tells: the last commands, finished or not.
+  struct PastCommand {
+    uint64_t number = 0;
+    SessionId session = 0;
+    std::string program;
+    shm::CommandOp op = shm::CommandOp::kNop;
+    int error = 0;
+    bool is_done = false;
+    Instant began;
+    Instant ended;
+  };
+  static constexpr size_t kHistoryCommands = 128;
+  uint64_t RecordCommand(const Session& session, shm::CommandOp op);
+  void RecordCommandEnd(uint64_t number, int error);
+
+  struct GidHash {
+    size_t operator()(const Gid& gid) const;
+  };
+  struct McastGroup {
+    std::vector<DeviceQp*> members;
+  };
+  struct QpSlot {
+    DeviceQp* qp = nullptr;
+    uint32_t next_free = kNoIndex;
+  };
+
+  DeviceConfig config_;
+  DmaEngine* const dma_;
+  TransportFactory make_transport_;
+  Instant now_;
+
+  std::vector<std::unique_ptr<Nic>> nics_;
+  std::unordered_map<Gid, Nic*, GidHash> nic_by_gid_;  // looked up, never iterated
+  std::map<SessionId, std::unique_ptr<Session>> sessions_;
+  SessionId next_session_ = 1;
+  uint32_t next_srqn_ = 1;
+
+  std::vector<QpSlot> qp_slots_;
+  FreeIndices<QpSlot> free_qp_slots_;
+  uint64_t next_life_ = 1;
+  uint64_t next_stream_ = 1;
+  uint64_t path_epoch_ = 1;  // raised whenever an address vector changes: remembered peers expire
+
+  CookieTable<DmaRecord> dmas_;
+  CookieTable<PayloadUse> uses_;
+  std::map<uint64_t, FenceRecord> fences_;
+  uint64_t next_fence_ = 1;
+  std::map<Gid, McastGroup> mcast_groups_;
+  transport::local::HeldPduPool held_pdus_;
+
+  std::vector<DeviceQp*> drain_;
+  std::vector<Cq*> dirty_cqs_;
+  IntrusiveList<Session> ready_sessions_;
+  IntrusiveList<Session> sessions_with_events_;
+  TimerHeap timers_;
+
+  std::deque<PastCommand> history_;
+  uint64_t commands_ = 0;
+  uint64_t hostile_acts_ = 0;
+  uint64_t send_wqes_ = 0;
+  uint64_t pdus_ = 0;
+  uint64_t outputs_ = 0;  // responses and completions drained
+  uint64_t payload_bytes_ = 0;
+};
+
+}  // namespace verbena::softnic

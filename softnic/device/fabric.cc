@@ -1,0 +1,216 @@
+// The local port: PDUs of up to a whole message go from QP to QP within the instance, by destination
+// GID, NIC and QPN.
+//
+// A PDU's pointers are good until the next input to the QP that made it. So its DMA is submitted
+// (and copied) within the same step, and a PDU that has to wait is copied.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "softnic/device/device_core.h"
+
+namespace verbena::softnic {
+
+using transport::Path;
+using transport::Pdu;
+
+namespace {
+
+// Spec: IBTA 10.9.3: keys match when their low 15 bits do and at least one is a full member.
+bool PkeysMatch(PKey a, PKey b) {
+  return ((a.value ^ b.value) & 0x7fff) == 0 && ((a.value | b.value) & 0x8000) != 0;
+}
+
+bool IsRequest(const Pdu& pdu) {
+  const transport::OpcodeInfo* info = transport::LookUpOpcode(pdu.opcode);
+  return info != nullptr && info->is_request;
+}
+
+}  // namespace
+
+size_t DeviceCore::GidHash::operator()(const Gid& gid) const {
+  uint64_t high, low;
+  std::memcpy(&high, gid.raw.data(), 8);
+  std::memcpy(&low, gid.raw.data() + 8, 8);
+  return (high * 31 + low) * 0x9e37'79b9'7f4a'7c15u >> 16;
+}
+
+Nic* DeviceCore::FindNic(const Gid& gid) const {
+  auto it = nic_by_gid_.find(gid);
+  return it == nic_by_gid_.end() ? nullptr : it->second;
+}
+
+DeviceQp* DeviceCore::FindQp(QpRef ref) const {
+  if (ref.life == 0 || ref.slot >= qp_slots_.size()) return nullptr;
+  DeviceQp* qp = qp_slots_[ref.slot].qp;
+  return qp != nullptr && qp->self.life == ref.life ? qp : nullptr;
+}
+
+DeviceQp* DeviceCore::FindDestination(DeviceQp& sender, const Pdu& pdu, const Path& path) {
+  if (sender.IsConnectedService()) return FindPeer(sender, pdu, path);
+  Nic* nic = FindNic(path.dgid);
+  if (nic == nullptr) return nullptr;
+  DeviceQp* qp = nic->qpns.Find(pdu.dest_qpn);
+  return qp != nullptr && qp->service() == sender.service() && qp->IsReceiving() ? qp : nullptr;
+}
+
+// A connected QP takes only what its peer sends: on the wire it goes by PSN and P_Key alone; here
+// the sender is known.
+DeviceQp* DeviceCore::FindPeer(DeviceQp& sender, const Pdu& pdu, const Path& path) {
+  if (sender.peer_epoch == path_epoch_) {
+    DeviceQp* peer = FindQp(sender.peer);
+    if (peer != nullptr && peer->qpn == pdu.dest_qpn) return peer->IsReceiving() ? peer : nullptr;
+  }
+  Nic* nic = FindNic(path.dgid);
+  if (nic == nullptr) return nullptr;
+  DeviceQp* qp = nic->qpns.Find(pdu.dest_qpn);
+  if (qp == nullptr || qp->service() != sender.service() || !qp->IsReceiving()) return nullptr;
+  if (qp->transport->remote_qpn() != sender.qpn) return nullptr;
+  if (FindNic(qp->transport->path().dgid) != sender.nic) return nullptr;
+  sender.peer = qp->self;
+  sender.peer_epoch = path_epoch_;
+  return qp;
+}
+
+void DeviceCore::Deliver(DeviceQp& sender, Pdu& pdu) {
+  ++pdus_;
+  payload_bytes_ += pdu.payload.length;
+  pdu.src_qpn = sender.qpn;
+  uint64_t use = BeginUse(sender, pdu);
+  Route(sender, pdu, use);
+  EndUse(use);
+}
+
+void DeviceCore::Route(DeviceQp& sender, const Pdu& pdu, uint64_t use) {
+  const Path& path = pdu.path != nullptr ? *pdu.path : sender.transport->path();
+  if (!PkeysMatch(pdu.pkey, kDefaultPkey)) return;
+  if (path.dgid.IsMulticast()) {
+    if (!sender.IsConnectedService()) DeliverMulticast(sender, pdu, path.dgid, use);
+    return;
+  }
+  DeviceQp* destination = FindDestination(sender, pdu, path);
+  if (destination == nullptr) return;
+  // What came before it and waits goes first.
+  if (!destination->waiting.empty() || !destination->transport->CanAccept(pdu)) {
+    bool blocks_sender = IsRequest(pdu);
+    sender.is_blocked |= blocks_sender;
+    KeepUse(use);
+    destination->waiting.push_back({sender.self, blocks_sender, use, held_pdus_.Hold(pdu)});
+    return;
+  }
+  HandOver(sender, *destination, pdu, use);
+}
+
+void DeviceCore::HandOver(DeviceQp& sender, DeviceQp& destination, const Pdu& pdu, uint64_t use) {
+  Cause cause{sender, pdu.opcode, pdu.psn, use};
+  if (&sender != &destination) {
+    destination.transport->OnPdu(now_, pdu);
+    SubmitDmas(destination, &cause);
+  } else {
+    // A QP connected to itself: handing the PDU over is an input to its maker, so its pointers end.
+    transport::local::HeldPduPtr own = held_pdus_.Hold(pdu);
+    destination.transport->OnPdu(now_, own->pdu());
+    SubmitDmas(destination, &cause);
+  }
+  MarkForDrain(destination);
+}
+
+// What the two QPs of a connection do to memory keeps its order among both: a READ response must not
+// overtake the WRITE before it.
+void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
+  transport::DmaRequest request;
+  while (qp.transport->PollDma(request)) {
+    DmaRecord record;
+    record.qp = qp.self;
+    record.token = request.token;
+    if (cause != nullptr) {
+      record.sender = cause->sender.self;
+      record.opcode = cause->opcode;
+      record.psn = cause->psn;
+      record.use = cause->use;
+      KeepUse(cause->use);
+      qp.last_stream =
+          qp.IsConnectedService() ? std::min(qp.stream, cause->sender.stream) : qp.stream;
+    }
+    uint64_t stream = qp.last_stream != 0 ? qp.last_stream : qp.stream;
+    dma_->Submit(stream, dmas_.Insert(record), request);
+    request = {};
+  }
+}
+
+uint64_t DeviceCore::BeginUse(const DeviceQp& sender, const Pdu& pdu) {
+  if (!sender.config.reports_release || pdu.payload.segments == nullptr) return kNoUse;
+  return uses_.Insert({sender.self, pdu.psn, 1, false});
+}
+
+void DeviceCore::KeepUse(uint64_t use) {
+  if (use != kNoUse) ++uses_.Find(use)->users;
+}
+
+void DeviceCore::EndUse(uint64_t use) {
+  if (use == kNoUse) return;
+  PayloadUse* found = uses_.Find(use);
+  if (--found->users != 0) return;
+  PayloadUse ended;
+  uses_.Take(use, &ended);
+  DeviceQp* sender = FindQp(ended.sender);
+  if (sender == nullptr || ended.has_faulted) return;
+  sender->transport->OnPayloadReleased(now_, ended.psn);
+  AfterInput(*sender);
+}
+
+// Once for each PDU, however many copies of it went out.
+void DeviceCore::ReportSourceFault(const DmaRecord& record) {
+  if (record.use != kNoUse && std::exchange(uses_.Find(record.use)->has_faulted, true)) return;
+  DeviceQp* sender = FindQp(record.sender);
+  if (sender == nullptr) return;
+  sender->transport->OnSourceFault(now_, record.opcode, record.psn);
+  AfterInput(*sender);
+}
+
+void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
+                           uint64_t atomic_original) {
+  now_ = now;
+  DmaRecord record;
+  if (!dmas_.Take(cookie, &record)) return;
+  if (status == transport::DmaStatus::kSourceFault) ReportSourceFault(record);
+  if (DeviceQp* qp = FindQp(record.qp); qp != nullptr) {
+    qp->transport->OnDmaDone(now, {record.token, status, atomic_original});
+    AfterInput(*qp);
+  }
+  EndUse(record.use);
+  Settle();
+}
+
+void DeviceCore::TakeWaiting(DeviceQp& qp) {
+  while (!qp.waiting.empty()) {
+    Waiting& first = qp.waiting.front();
+    DeviceQp* sender = FindQp(first.sender);
+    // Nobody's, or for a QP that left the states in which it listens: dropped, as on a wire.
+    bool is_dropped = sender == nullptr || !qp.IsReceiving();
+    if (!is_dropped && !qp.transport->CanAccept(first.pdu->pdu())) return;
+    Waiting taken = std::move(first);
+    qp.waiting.pop_front();
+    if (!is_dropped) HandOver(*sender, qp, taken.pdu->pdu(), taken.use);
+    EndUse(taken.use);
+    if (taken.blocks_sender) Unblock(taken.sender);
+  }
+}
+
+void DeviceCore::DropWaiting(DeviceQp& qp) {
+  std::deque<Waiting> dropped = std::move(qp.waiting);
+  qp.waiting.clear();
+  for (const Waiting& waiting : dropped) {
+    EndUse(waiting.use);
+    if (waiting.blocks_sender) Unblock(waiting.sender);
+  }
+}
+
+void DeviceCore::Unblock(QpRef sender) {
+  DeviceQp* qp = FindQp(sender);
+  if (qp == nullptr) return;
+  qp->is_blocked = false;
+  if (qp->transport->HasRequestWork()) MakeReady(*qp);
+}
+
+}  // namespace verbena::softnic

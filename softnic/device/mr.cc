@@ -1,0 +1,153 @@
+// Protection domains, memory regions and address handles.
+#include <cerrno>
+#include <cstring>
+
+#include "softnic/device/device_core.h"
+
+namespace verbena::softnic {
+namespace {
+
+// Spec: IBTA 11.2.8.2; errno values as the kernel's ib_check_mr_access gives them.
+int CheckAccess(uint32_t bits) {
+  constexpr uint32_t kKnown = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
+                              access::kRemoteAtomic | access::kMwBind | access::kZeroBased |
+                              access::kOnDemand | access::kHugetlb | access::kFlushGlobal |
+                              access::kFlushPersistent | access::kOptionalMask;
+  // Advertised nowhere: on-demand paging, and regions that FLUSH.
+  constexpr uint32_t kUnsupported =
+      access::kOnDemand | access::kFlushGlobal | access::kFlushPersistent;
+  constexpr uint32_t kNeedLocalWrite = access::kRemoteWrite | access::kRemoteAtomic;
+  if ((bits & ~kKnown) != 0) return EINVAL;
+  if ((bits & kNeedLocalWrite) != 0 && (bits & access::kLocalWrite) == 0) return EINVAL;
+  return (bits & kUnsupported) != 0 ? EOPNOTSUPP : 0;
+}
+
+bool Overflows(uint64_t start, uint64_t length) { return start + length < start; }
+
+}  // namespace
+
+int DeviceCore::AllocPd(Command& command) {
+  Session& session = *command.session;
+  Nic& nic = *session.nic;
+  if (nic.counts.pds >= nic.limits().max_pd || session.pds.IsFull()) return ENOMEM;
+  auto owned = std::make_unique<Pd>();
+  Pd* pd = owned.get();
+  pd->session = &session;
+  pd->handle = session.pds.Insert(std::move(owned));
+  ++nic.counts.pds;
+  command.Reply(shm::HandleReply{pd->handle, 0});
+  return 0;
+}
+
+int DeviceCore::DeallocPd(Command& command) {
+  Session& session = *command.session;
+  Pd* pd = session.pds.Find(command.Request<shm::HandleRequest>().handle);
+  if (pd == nullptr) return EINVAL;
+  if (pd->users != 0) return EBUSY;
+  session.pds.Remove(pd->handle);
+  --session.nic->counts.pds;
+  return 0;
+}
+
+int DeviceCore::RegMr(Command& command) {
+  Session& session = *command.session;
+  Nic& nic = *session.nic;
+  auto request = command.Request<shm::RegMrRequest>();
+  Pd* pd = session.pds.Find(request.pd);
+  if (pd == nullptr || request.flags != 0) return EINVAL;
+  if (int error = CheckAccess(request.access); error != 0) return error;
+  uint64_t iova = (request.access & access::kZeroBased) != 0 ? 0 : request.iova;
+  // Nothing to pin is EINVAL with every kernel driver (ib_umem_get).
+  if (request.length == 0) return EINVAL;
+  if (Overflows(request.addr, request.length) || Overflows(iova, request.length)) return EINVAL;
+  if (nic.counts.mrs >= nic.limits().max_mr || session.mrs.IsFull()) return ENOMEM;
+
+  transport::MemoryId memory = 0;
+  int error = dma_->AddRegion(session.id, request.addr, request.length, request.access, &memory);
+  if (error != 0) return error;
+
+  auto owned = std::make_unique<Mr>();
+  Mr* mr = owned.get();
+  mr->pd = pd;
+  mr->access = request.access;
+  mr->addr = request.addr;
+  mr->length = request.length;
+  mr->iova = iova;
+  mr->memory = memory;
+  mr->key = nic.keys.Allocate(mr);
+  // With no key there is nothing to name the region by, nor DMA that could touch it.
+  if (mr->key == 0) {
+    dma_->RemoveRegion(memory);
+    return ENOMEM;
+  }
+  mr->handle = session.mrs.Insert(std::move(owned));
+  ++pd->users;
+  ++nic.counts.mrs;
+  command.Reply(shm::RegMrReply{mr->handle, mr->key, mr->key, 0});
+  return 0;
+}
+
+// The key dies now; the command ends when no DMA can touch the memory any more.
+int DeviceCore::DeregMr(Command& command) {
+  Mr* mr = command.session->mrs.Find(command.Request<shm::HandleRequest>().handle);
+  if (mr == nullptr) return EINVAL;
+  transport::MemoryId memory = mr->memory;
+  RemoveMr(*mr);
+  FinishAfterFence(command, true, memory);
+  return 0;
+}
+
+void DeviceCore::RemoveMr(Mr& mr) {
+  Session& session = *mr.pd->session;
+  session.nic->keys.Free(mr.key);
+  --session.nic->counts.mrs;
+  --mr.pd->users;
+  session.mrs.Remove(mr.handle);
+}
+
+int DeviceCore::CreateAh(Command& command) {
+  Session& session = *command.session;
+  Nic& nic = *session.nic;
+  auto request = command.Request<shm::CreateAhRequest>();
+  const shm::AhAttr& attr = request.attr;
+  Pd* pd = session.pds.Find(request.pd);
+  if (pd == nullptr) return EINVAL;
+  // RoCE knows only global addresses.  Spec: IBTA A17.4.1.
+  if (attr.port_num != kPortNumber || attr.is_global == 0) return EINVAL;
+  transport::Path path;
+  if (!nic.FindGid(GidIndex{attr.sgid_index}, &path.sgid)) return EINVAL;
+  std::memcpy(path.dgid.raw.data(), attr.dgid, sizeof(attr.dgid));
+  if (path.dgid.IsZero()) return EINVAL;
+  path.flow_label = attr.flow_label & 0xf'ffff;
+  path.traffic_class = attr.traffic_class;
+  path.hop_limit = attr.hop_limit;
+  path.sl = attr.sl;
+  path.sgid_index = attr.sgid_index;
+  if (nic.counts.ahs >= nic.limits().max_ah || session.ahs.IsFull()) return ENOMEM;
+
+  auto owned = std::make_unique<Ah>();
+  Ah* ah = owned.get();
+  ah->pd = pd;
+  ah->path = path;
+  ah->handle = session.ahs.Insert(std::move(owned));
+  ++pd->users;
+  ++nic.counts.ahs;
+  command.Reply(shm::HandleReply{ah->handle, 0});
+  return 0;
+}
+
+int DeviceCore::DestroyAh(Command& command) {
+  Ah* ah = command.session->ahs.Find(command.Request<shm::HandleRequest>().handle);
+  if (ah == nullptr) return EINVAL;
+  RemoveAh(*ah);
+  return 0;
+}
+
+void DeviceCore::RemoveAh(Ah& ah) {
+  Session& session = *ah.pd->session;
+  --session.nic->counts.ahs;
+  --ah.pd->users;
+  session.ahs.Remove(ah.handle);
+}
+
+}  // namespace verbena::softnic

@@ -1,0 +1,61 @@
+// One NIC: its identity, addresses and limits, and the tables all its sessions share.
+//
+// Thread: the shard.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "core/base/types.h"
+#include "core/shm/command.h"
+#include "softnic/device/device.h"
+#include "softnic/device/tables.h"
+
+namespace verbena::softnic {
+
+class DeviceQp;
+struct Mr;
+
+inline constexpr uint32_t kGidTableEntries = 16;
+inline constexpr uint32_t kPkeyTableEntries = 1;
+inline constexpr uint32_t kPortNumber = 1;  // the only port
+inline constexpr PKey kDefaultPkey{0xffff};  // full member of the default partition, IBTA 10.9.1
+
+// Objects alive on one NIC, over all its sessions; compared with the limits.
+struct NicCounts {
+  uint32_t pds = 0, mrs = 0, cqs = 0, qps = 0, srqs = 0, ahs = 0;
+};
+
+class Nic {
+ public:
+  Nic(uint32_t index, const NicConfig& config, const DeviceLimits& limits);
+
+  const std::string& name() const { return config_.name; }
+  const NicConfig& config() const { return config_; }
+  const DeviceLimits& limits() const { return limits_; }
+  uint32_t index() const { return index_; }
+
+  // False: no such index, or an empty entry.
+  bool FindGid(GidIndex index, Gid* out) const;
+  shm::NicInfo Info() const;
+  void DescribeDevice(shm::QueryDeviceReply* out) const;
+  void DescribePort(shm::QueryPortReply* out) const;
+  void DescribeGids(uint32_t first_index, shm::QueryGidTableReply* out) const;
+
+  KeyTable<Mr> keys;
+  QpnTable<DeviceQp> qpns;
+  NicCounts counts;
+
+ private:
+  std::array<uint8_t, 8> Eui64() const;
+
+  const uint32_t index_;
+  const NicConfig config_;
+  const DeviceLimits limits_;
+  std::array<Gid, kGidTableEntries> gids_;  // zero: empty
+};
+
+// Limits as they can be kept: no more than the tables and the ABI hold.
+DeviceLimits Clamp(const DeviceLimits& limits);
+
+}  // namespace verbena::softnic

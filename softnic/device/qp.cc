@@ -1,0 +1,130 @@
+#include "softnic/device/qp.h"
+
+#include "softnic/device/device_core.h"
+#include "softnic/device/nic.h"
+#include "softnic/device/session.h"
+
+namespace verbena::softnic {
+
+using shm::VendorErr;
+using transport::FetchResult;
+using transport::KeyFault;
+
+FetchResult DeviceQp::Lie() {
+  if (!has_lied) device->CountHostileAct();
+  has_lied = true;
+  return FetchResult::kInvalid;
+}
+
+FetchResult DeviceQp::FetchSend(transport::SendWork& out) {
+  switch (send_ring.Available()) {
+    case WorkQueueConsumer::Peek::kEmpty:
+      return FetchResult::kEmpty;
+    case WorkQueueConsumer::Peek::kInvalid:
+      return Lie();
+    case WorkQueueConsumer::Peek::kReady:
+      break;
+  }
+  send_ring.Fetch(&out.wqe, sizeof(out.wqe));
+  if ((out.wqe.flags & shm::kSendInline) != 0) {
+    if (out.wqe.inline_bytes > config.max_inline_bytes) return Lie();
+    send_ring.FetchAt(sizeof(out.wqe), out.inline_data, out.wqe.inline_bytes);
+  } else {
+    if (out.wqe.num_sge > config.max_send_sge) return Lie();
+    send_ring.FetchAt(sizeof(out.wqe), out.sge, out.wqe.num_sge * sizeof(shm::Sge));
+  }
+  send_ring.Advance();
+  device->CountSendWqe();
+  return FetchResult::kOk;
+}
+
+FetchResult DeviceQp::FetchFromRing(WorkQueueConsumer& ring, uint32_t max_sge,
+                                    transport::RecvWork& out) {
+  switch (ring.Available()) {
+    case WorkQueueConsumer::Peek::kEmpty:
+      return FetchResult::kEmpty;
+    case WorkQueueConsumer::Peek::kInvalid:
+      return Lie();
+    case WorkQueueConsumer::Peek::kReady:
+      break;
+  }
+  shm::RecvWqe head;
+  ring.Fetch(&head, sizeof(head));
+  if (head.num_sge > max_sge) return Lie();
+  out.wr_id = head.wr_id;
+  out.num_sge = head.num_sge;
+  ring.FetchAt(sizeof(head), out.sge, head.num_sge * sizeof(shm::Sge));
+  ring.Advance();
+  return FetchResult::kOk;
+}
+
+FetchResult DeviceQp::FetchRecv(transport::RecvWork& out) {
+  if (srq == nullptr) return FetchFromRing(recv_ring, config.max_recv_sge, out);
+  if (srq->is_in_error) return FetchResult::kInvalid;
+  FetchResult result = FetchFromRing(srq->ring, srq->max_sge, out);
+  if (result == FetchResult::kInvalid) {
+    device->OnSrqLied(*srq);
+  } else if (result == FetchResult::kOk) {
+    // The WQE was copied: its slot is free at once, in whatever order QPs complete.
+    srq->ring.Release(1);
+    device->OnSrqFetched(*srq);
+  }
+  return result;
+}
+
+void DeviceQp::ReleaseSend(uint32_t wqes) { send_ring.Release(wqes); }
+
+void DeviceQp::ReleaseRecv(uint32_t wqes) {
+  if (srq == nullptr) recv_ring.Release(wqes);
+}
+
+KeyFault DeviceQp::ResolveLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t access_needed,
+                                transport::DmaSegment* out, uint16_t* out_count) {
+  uint16_t count = 0;
+  for (uint32_t i = 0; i < num_sge; ++i) {
+    if (sge[i].length == 0) continue;
+    const Mr* mr = nic->keys.Find(sge[i].lkey);
+    if (mr == nullptr || mr->is_invalidated) return VendorErr::kBadLKey;
+    if (mr->pd != pd) return VendorErr::kLKeyOtherPd;
+    if (!mr->Contains(sge[i].addr, sge[i].length)) return VendorErr::kLKeyBounds;
+    if ((mr->access & access_needed) != access_needed) return VendorErr::kLKeyAccess;
+    out[count++] = {mr->memory, sge[i].length, mr->ToProcess(sge[i].addr)};
+  }
+  *out_count = count;
+  return VendorErr::kNone;
+}
+
+KeyFault DeviceQp::ResolveRemote(RKey rkey, uint64_t addr, uint64_t length,
+                                 uint32_t access_needed, transport::DmaSegment* out) {
+  const Mr* mr = nic->keys.Find(rkey.value);
+  if (mr == nullptr || mr->is_invalidated) return VendorErr::kBadRKey;
+  if (mr->pd != pd) return VendorErr::kRKeyOtherPd;
+  // A segment's length has 32 bits; no message is longer, but the request's header may lie.
+  if (length > 0xffff'ffff || !mr->Contains(addr, length)) return VendorErr::kRKeyBounds;
+  if ((mr->access & access_needed) != access_needed) return VendorErr::kRKeyAccess;
+  *out = {mr->memory, static_cast<uint32_t>(length), mr->ToProcess(addr)};
+  return VendorErr::kNone;
+}
+
+// A region may be invalidated if it was opened to remote access: its rkey is what a peer gives back.
+KeyFault DeviceQp::Invalidate(RKey rkey) {
+  constexpr uint32_t kRemote =
+      access::kRemoteRead | access::kRemoteWrite | access::kRemoteAtomic;
+  Mr* mr = nic->keys.Find(rkey.value);
+  if (mr == nullptr || mr->is_invalidated) return VendorErr::kBadRKey;
+  if (mr->pd != pd) return VendorErr::kRKeyOtherPd;
+  if ((mr->access & kRemote) == 0) return VendorErr::kRKeyAccess;
+  mr->is_invalidated = true;
+  return VendorErr::kNone;
+}
+
+bool DeviceQp::ResolveAh(uint32_t ah_handle, transport::Path* out) {
+  const Ah* ah = session->ahs.Find(ah_handle);
+  if (ah == nullptr || ah->pd != pd) return false;
+  *out = ah->path;
+  return true;
+}
+
+bool DeviceQp::ResolveGid(GidIndex index, Gid* out) { return nic->FindGid(index, out); }
+
+}  // namespace verbena::softnic

@@ -1,0 +1,118 @@
+// A QP as the device sees it: a transport, its two rings, and its place in the device's lists.
+//
+// Thread: the shard.   Trust: ring contents are the client's; each WQE is copied once, checked,
+// and used from the copy.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "core/ring/work_queue.h"
+#include "softnic/device/intrusive_list.h"
+#include "softnic/device/objects.h"
+#include "softnic/device/services.h"
+#include "softnic/device/timer_heap.h"
+#include "transport/port/local/held_pdu.h"
+#include "transport/qp_transport.h"
+
+namespace verbena::softnic {
+
+class DeviceCore;
+class Nic;
+
+// Names a QP from outside its session, across its destruction and reset: `life` is new after each.
+struct QpRef {
+  uint32_t slot = 0;
+  uint64_t life = 0;  // 0: nobody
+};
+
+// A PDU that arrived when its destination could not take it.
+struct Waiting {
+  QpRef sender;
+  bool blocks_sender = false;  // a request: its sender makes no further PDU until this one is taken
+  uint64_t use = 0;            // DeviceCore::PayloadUse
+  transport::local::HeldPduPtr pdu;
+};
+
+class DeviceQp final : public transport::QpHost {
+ public:
+  explicit DeviceQp(DeviceCore* device_core)
+      : device(device_core),
+        send_cq_hook(this),
+        recv_cq_hook(this),
+        ready_hook(this),
+        timer(this) {}
+
+  // --- transport::QpHost ------------------------------------------------------------------------
+  transport::FetchResult FetchSend(transport::SendWork& out) override;
+  transport::FetchResult FetchRecv(transport::RecvWork& out) override;
+  void ReleaseSend(uint32_t wqes) override;
+  void ReleaseRecv(uint32_t wqes) override;
+  transport::KeyFault ResolveLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t access_needed,
+                                   transport::DmaSegment* out, uint16_t* out_count) override;
+  transport::KeyFault ResolveRemote(RKey rkey, uint64_t addr, uint64_t length,
+                                    uint32_t access_needed, transport::DmaSegment* out) override;
+  transport::KeyFault Invalidate(RKey rkey) override;
+  bool ResolveAh(uint32_t ah, transport::Path* out) override;
+  bool ResolveGid(GidIndex index, Gid* out) override;
+
+  Service service() const { return config.service; }
+  bool IsConnectedService() const { return config.service != Service::kUd; }
+  // States in which packets for this QP are looked at at all.  Spec: IBTA 10.3.1.
+  bool IsReceiving() const {
+    QpState state = transport->state();
+    return state == QpState::kRtr || state == QpState::kRts || state == QpState::kSqd ||
+           state == QpState::kSqe;
+  }
+
+  // Events of one QP not yet given to the client; more are dropped, as nobody reads them.
+  static constexpr uint32_t kMaxUndeliveredEvents = 8;
+
+  DeviceCore* const device;
+  Session* session = nullptr;
+  Nic* nic = nullptr;
+  Pd* pd = nullptr;
+  Cq* send_cq = nullptr;
+  Cq* recv_cq = nullptr;
+  Srq* srq = nullptr;
+  shm::Handle handle = 0;
+  Qpn qpn;
+  uint64_t cookie = 0;
+  uint64_t stream = 0;  // names this QP to the DMA engine; never reused
+  uint32_t doorbell = 0;
+  std::vector<Gid> mcast_groups;  // attached to
+  uint32_t undelivered_events = 0;
+  QpRef self;
+  transport::QpConfig config;
+  std::unique_ptr<transport::QpTransport> transport;
+
+  QueueMemory send_queue;
+  QueueMemory recv_queue;
+  WorkQueueConsumer send_ring;
+  WorkQueueConsumer recv_ring;
+
+  // The peer of a connected QP, kept after a look-up as long as `peer_epoch` is the fabric's.
+  QpRef peer;
+  uint64_t peer_epoch = 0;
+  uint64_t last_stream = 0;  // the connection's; 0: nothing moved yet
+
+  std::deque<Waiting> waiting;  // PDUs for this QP
+  bool is_blocked = false;      // a request of this QP waits at its destination
+  bool is_in_drain = false;
+  bool has_more_output = false;  // a drain stopped at its budget
+  bool has_lied = false;         // counted once as a hostile act
+
+  ListHook<DeviceQp> send_cq_hook;
+  ListHook<DeviceQp> recv_cq_hook;
+  ListHook<DeviceQp> ready_hook;
+  Timer timer;
+
+ private:
+  transport::FetchResult FetchFromRing(WorkQueueConsumer& ring, uint32_t max_sge,
+                                       transport::RecvWork& out);
+  transport::FetchResult Lie();
+};
+
+}  // namespace verbena::softnic

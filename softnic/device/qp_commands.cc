@@ -1,0 +1,242 @@
+// Queue pairs: creation, modification, destruction.
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+#include "softnic/device/device_core.h"
+
+namespace verbena::softnic {
+namespace {
+
+shm::QueuePlace PlaceOf(const QueueMemory& queue, const WorkQueueConsumer& ring,
+                        uint32_t doorbell) {
+  shm::QueuePlace place{};
+  place.arena = queue.arena;
+  place.stride_bytes = ring.stride_bytes();
+  place.offset = queue.offset;
+  place.bytes = queue.bytes;
+  place.entries = ring.entries();
+  place.doorbell = doorbell;
+  return place;
+}
+
+// Depths are reported as what the ring holds: at least what was asked for.
+uint32_t RingEntries(uint32_t wanted_wr) { return std::bit_ceil(std::max(wanted_wr, 1u)); }
+
+}  // namespace
+
+int DeviceCore::CheckQpLimits(const Nic& nic, const shm::CreateQpRequest& request) const {
+  const DeviceLimits& limits = nic.limits();
+  if (request.service >= static_cast<uint32_t>(kServiceCount)) return EOPNOTSUPP;
+  if (request.create_flags != 0) return EOPNOTSUPP;
+  if (request.max_send_wr > limits.max_qp_wr || request.max_send_sge > limits.max_sge) {
+    return EINVAL;
+  }
+  if (request.srq == 0 &&
+      (request.max_recv_wr > limits.max_qp_wr || request.max_recv_sge > limits.max_sge)) {
+    return EINVAL;
+  }
+  if (request.max_inline_bytes > limits.max_inline_bytes) return EINVAL;
+  return nic.counts.qps >= limits.max_qp ? ENOMEM : 0;
+}
+
+int DeviceCore::FindQpObjects(Session& session, const shm::CreateQpRequest& request,
+                              DeviceQp* qp) const {
+  qp->pd = session.pds.Find(request.pd);
+  qp->send_cq = session.cqs.Find(request.send_cq);
+  qp->recv_cq = session.cqs.Find(request.recv_cq);
+  if (qp->pd == nullptr || qp->send_cq == nullptr || qp->recv_cq == nullptr) return EINVAL;
+  // A CQ in error takes no completions: its QP could never report anything.
+  if (qp->send_cq->is_in_error || qp->recv_cq->is_in_error) return EINVAL;
+  if (request.srq == 0) return 0;
+  qp->srq = session.srqs.Find(request.srq);
+  if (qp->srq == nullptr || qp->srq->pd != qp->pd || qp->srq->is_in_error) return EINVAL;
+  return 0;
+}
+
+int DeviceCore::AllocateQpQueues(const shm::CreateQpRequest& request, DeviceQp* qp) {
+  SessionServices& services = *qp->session->services;
+  uint32_t send_entries = RingEntries(request.max_send_wr);
+  uint32_t send_stride = shm::SendWqeStride(qp->config.max_send_sge, qp->config.max_inline_bytes);
+  int error = services.AllocateQueue(WorkQueueBytes(send_entries, send_stride), &qp->send_queue);
+  if (error != 0) return error;
+  qp->send_ring = WorkQueueConsumer(qp->send_queue.memory, send_entries, send_stride);
+  if (qp->srq != nullptr) return 0;
+  uint32_t recv_entries = RingEntries(request.max_recv_wr);
+  uint32_t recv_stride = shm::RecvWqeStride(qp->config.max_recv_sge);
+  error = services.AllocateQueue(WorkQueueBytes(recv_entries, recv_stride), &qp->recv_queue);
+  if (error != 0) {
+    services.FreeQueue(qp->send_queue);
+    return error;
+  }
+  qp->recv_ring = WorkQueueConsumer(qp->recv_queue.memory, recv_entries, recv_stride);
+  return 0;
+}
+
+int DeviceCore::CreateQp(Command& command) {
+  Session& session = *command.session;
+  Nic& nic = *session.nic;
+  auto request = command.Request<shm::CreateQpRequest>();
+  if (int error = CheckQpLimits(nic, request); error != 0) return error;
+  auto owned = std::make_unique<DeviceQp>(this);
+  DeviceQp* qp = owned.get();
+  qp->session = &session;
+  qp->nic = &nic;
+  qp->cookie = request.cookie;
+  if (int error = FindQpObjects(session, request, qp); error != 0) return error;
+
+  if (session.qps.IsFull()) return ENOMEM;
+  transport::QpConfig& config = qp->config;
+  config.service = static_cast<Service>(request.service);
+  config.sq_sig_all = request.sq_sig_all != 0;
+  config.has_srq = qp->srq != nullptr;
+  config.max_send_wr = RingEntries(request.max_send_wr);
+  config.max_recv_wr = config.has_srq ? 0 : RingEntries(request.max_recv_wr);
+  config.max_send_sge = std::max(request.max_send_sge, 1u);
+  config.max_recv_sge = config.has_srq ? qp->srq->max_sge : std::max(request.max_recv_sge, 1u);
+  config.max_inline_bytes = request.max_inline_bytes;
+  config.max_message_bytes = nic.limits().max_message_bytes;
+  config.port_mtu_bytes = nic.config().mtu_bytes;
+  config.max_rd_atomic = nic.limits().max_qp_rd_atom;
+  config.max_dest_rd_atomic = nic.limits().max_qp_rd_atom;
+  config.max_pdu_bytes = nic.limits().max_message_bytes;
+  config.reports_release = config.service != Service::kRc;  // RC has acknowledges for that
+
+  if (int error = AllocateQpNumbers(qp); error != 0) return error;
+  if (int error = AllocateQpQueues(request, qp); error != 0) {
+    nic.qpns.Free(qp->qpn);
+    session.doorbells.Free(qp->doorbell);
+    return error;
+  }
+  qp->handle = session.qps.Insert(std::move(owned));
+  InstallQp(*qp);
+  ReplyCreated(command, *qp);
+  return 0;
+}
+
+int DeviceCore::AllocateQpNumbers(DeviceQp* qp) {
+  qp->doorbell = qp->session->doorbells.Allocate(qp);
+  if (qp->doorbell == 0) return ENOMEM;
+  qp->qpn = qp->nic->qpns.Allocate(qp);
+  if (qp->qpn == Qpn{0}) {
+    qp->session->doorbells.Free(qp->doorbell);
+    return ENOMEM;
+  }
+  qp->config.qpn = qp->qpn;
+  return 0;
+}
+
+void DeviceCore::InstallQp(DeviceQp& qp) {
+  uint32_t slot;
+  if (!free_qp_slots_.IsEmpty()) {
+    slot = free_qp_slots_.Pop(qp_slots_);
+  } else {
+    slot = static_cast<uint32_t>(qp_slots_.size());
+    qp_slots_.emplace_back();
+  }
+  qp_slots_[slot].qp = &qp;
+  qp.self = {slot, next_life_++};
+  qp.stream = next_stream_++;
+  qp.transport = make_transport_(qp.config, &qp);
+  qp.send_cq->senders.PushBack(qp.send_cq_hook);
+  qp.recv_cq->receivers.PushBack(qp.recv_cq_hook);
+  ++qp.send_cq->users;
+  ++qp.recv_cq->users;
+  ++qp.pd->users;
+  if (qp.srq != nullptr) ++qp.srq->users;
+  ++qp.nic->counts.qps;
+}
+
+void DeviceCore::ReplyCreated(Command& command, const DeviceQp& qp) {
+  shm::CreateQpReply reply{};
+  reply.qp = qp.handle;
+  reply.qpn = qp.qpn.value;
+  reply.max_send_wr = qp.config.max_send_wr;
+  reply.max_recv_wr = qp.config.max_recv_wr;
+  reply.max_send_sge = qp.config.max_send_sge;
+  reply.max_recv_sge = qp.srq != nullptr ? 0 : qp.config.max_recv_sge;
+  reply.max_inline_bytes = qp.config.max_inline_bytes;
+  reply.sq = PlaceOf(qp.send_queue, qp.send_ring, qp.doorbell);
+  // Receives share the doorbell: those posted to a QP in the error state are flushed at once.
+  if (qp.srq == nullptr) reply.rq = PlaceOf(qp.recv_queue, qp.recv_ring, qp.doorbell);
+  command.Reply(reply);
+}
+
+int DeviceCore::ModifyQp(Command& command) {
+  auto request = command.Request<shm::ModifyQpRequest>();
+  DeviceQp* qp = command.session->qps.Find(request.qp);
+  if (qp == nullptr) return EINVAL;
+  transport::ModifyResult result = qp->transport->Modify(now_, request.attr, request.mask);
+  if (result.error != 0) return result.error;
+  if ((request.mask & shm::qp_mask::kAv) != 0) ++path_epoch_;
+  QpState state = qp->transport->state();
+  command.Reply(shm::ModifyQpReply{static_cast<uint32_t>(state), 0});
+  if (state == QpState::kReset) {
+    ResetQp(*qp);
+    FinishAfterFence(command, false, 0);
+  }
+  AfterInput(*qp);
+  return 0;
+}
+
+void DeviceCore::ResetQp(DeviceQp& qp) {
+  qp.self.life = next_life_++;
+  qp.is_blocked = false;
+  qp.has_more_output = false;
+  qp.peer = {};
+  qp.last_stream = 0;
+  qp.send_ring.Reset();
+  if (qp.srq == nullptr) qp.recv_ring.Reset();
+  timers_.Remove(qp.timer);
+  DropWaiting(qp);
+}
+
+int DeviceCore::QueryQp(Command& command) {
+  DeviceQp* qp = command.session->qps.Find(command.Request<shm::HandleRequest>().handle);
+  if (qp == nullptr) return EINVAL;
+  shm::QueryQpReply reply{};
+  qp->transport->Query(reply.attr);
+  reply.attr.qp_state = static_cast<uint32_t>(qp->transport->state());
+  reply.attr.max_send_wr = qp->config.max_send_wr;
+  reply.attr.max_recv_wr = qp->config.max_recv_wr;
+  reply.attr.max_send_sge = qp->config.max_send_sge;
+  reply.attr.max_recv_sge = qp->srq != nullptr ? 0 : qp->config.max_recv_sge;
+  reply.attr.max_inline_bytes = qp->config.max_inline_bytes;
+  command.Reply(reply);
+  return 0;
+}
+
+// The QP is gone for everybody now; the command ends when no DMA of its work is in flight.
+int DeviceCore::DestroyQp(Command& command) {
+  DeviceQp* qp = command.session->qps.Find(command.Request<shm::HandleRequest>().handle);
+  if (qp == nullptr) return EINVAL;
+  if (!qp->mcast_groups.empty()) return EBUSY;
+  RemoveQp(*qp);
+  FinishAfterFence(command, false, 0);
+  return 0;
+}
+
+void DeviceCore::RemoveQp(DeviceQp& qp) {
+  Session& session = *qp.session;
+  VERBENA_CHECK(!qp.is_in_drain);
+  DropWaiting(qp);
+  timers_.Remove(qp.timer);
+  qp.ready_hook.Unlink();
+  if (session.ready.IsEmpty()) session.ready_hook.Unlink();
+  qp.send_cq_hook.Unlink();
+  qp.recv_cq_hook.Unlink();
+  --qp.send_cq->users;
+  --qp.recv_cq->users;
+  --qp.pd->users;
+  if (qp.srq != nullptr) --qp.srq->users;
+  --qp.nic->counts.qps;
+  qp.nic->qpns.Free(qp.qpn);
+  session.doorbells.Free(qp.doorbell);
+  qp_slots_[qp.self.slot].qp = nullptr;
+  free_qp_slots_.Push(qp_slots_, qp.self.slot);
+  session.services->FreeQueue(qp.send_queue);
+  if (qp.srq == nullptr) session.services->FreeQueue(qp.recv_queue);
+  session.qps.Remove(qp.handle);
+}
+
+}  // namespace verbena::softnic

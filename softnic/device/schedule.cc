@@ -1,0 +1,164 @@
+// Turns, draining of outputs, and timers.
+//
+// Fairness: a session gets kPdusPerSessionTurn PDUs, a QP of it kPdusPerQpTurn, then the next one's
+// turn comes. What a QP has to say after one input is drained at most kOutputsPerDrain at a time:
+// flushing a full ring takes turns too.
+#include <algorithm>
+
+#include "softnic/device/device_core.h"
+
+namespace verbena::softnic {
+namespace {
+
+constexpr uint32_t kPdusPerSessionTurn = 32;
+constexpr uint32_t kPdusPerQpTurn = 8;
+constexpr uint32_t kOutputsPerDrain = 256;
+
+}  // namespace
+
+void DeviceCore::OnDoorbell(Instant now, SessionId id, uint32_t doorbell) {
+  now_ = now;
+  Session* session = FindSession(id);
+  if (session == nullptr || session->is_closing) return;
+  DeviceQp* qp = session->doorbells.Find(doorbell);
+  if (qp == nullptr) return;  // rung before a destroy, or at random
+  qp->transport->OnDoorbell(now);
+  AfterInput(*qp);
+  Settle();
+}
+
+void DeviceCore::MarkForDrain(DeviceQp& qp) {
+  if (qp.is_in_drain) return;
+  qp.is_in_drain = true;
+  drain_.push_back(&qp);
+}
+
+void DeviceCore::Drain(DeviceQp& qp) {
+  qp.has_more_output = false;
+  uint32_t budget = kOutputsPerDrain;
+  transport::Pdu pdu;
+  while (budget > 0 && qp.transport->PollResponse(now_, pdu)) {
+    Deliver(qp, pdu);
+    pdu = {};
+    --budget;
+    ++outputs_;
+  }
+  while (budget > 0) {
+    transport::Completion completion{};
+    if (!qp.transport->PollCompletion(completion)) break;
+    PushCompletion(qp, completion);
+    --budget;
+    ++outputs_;
+  }
+  EventType event;
+  while (qp.transport->PollEvent(event)) PushQpEvent(qp, event);
+  if (!qp.waiting.empty()) TakeWaiting(qp);
+  qp.has_more_output = budget == 0;
+  if (qp.has_more_output || (!qp.is_blocked && qp.transport->HasRequestWork())) MakeReady(qp);
+  UpdateTimer(qp);
+}
+
+// Draining one QP may give input to others: they join the end of the list.
+void DeviceCore::DrainMarked() {
+  for (size_t i = 0; i < drain_.size(); ++i) {
+    DeviceQp& qp = *drain_[i];
+    qp.is_in_drain = false;
+    Drain(qp);
+  }
+  drain_.clear();
+}
+
+void DeviceCore::Settle() {
+  DrainMarked();
+  FireArmedCqs();
+}
+
+void DeviceCore::MakeReady(DeviceQp& qp) {
+  if (qp.ready_hook.IsLinked()) return;
+  qp.session->ready.PushBack(qp.ready_hook);
+  if (!qp.session->ready_hook.IsLinked()) ready_sessions_.PushBack(qp.session->ready_hook);
+}
+
+// A deadline that moved later, or away, is found out when the earlier one comes: so arming and
+// disarming the ACK timer of each message costs nothing.
+void DeviceCore::UpdateTimer(DeviceQp& qp) {
+  Instant deadline = qp.transport->PollTimeout();
+  if (deadline.IsNever()) return;
+  if (qp.timer.IsSet() && qp.timer.deadline <= deadline) return;
+  timers_.Set(qp.timer, deadline);
+}
+
+void DeviceCore::OnTimeout(Instant now) {
+  now_ = now;
+  for (Timer* timer = timers_.Earliest(); timer != nullptr && timer->deadline <= now;
+       timer = timers_.Earliest()) {
+    DeviceQp& qp = *static_cast<DeviceQp*>(timer->owner);
+    timers_.Remove(*timer);
+    if (qp.transport->PollTimeout() <= now) {
+      qp.transport->OnTimeout(now);
+      AfterInput(qp);
+    } else {
+      UpdateTimer(qp);
+    }
+  }
+  Settle();
+}
+
+Instant DeviceCore::PollTimeout() const {
+  const Timer* earliest = timers_.Earliest();
+  return earliest == nullptr ? Instant::Never() : earliest->deadline;
+}
+
+// One turn of a QP. Returns how many PDUs it sent, at least 1, so that every turn costs something.
+uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
+  if (qp.has_more_output) {
+    MarkForDrain(qp);
+    DrainMarked();
+  }
+  uint32_t steps = 0;
+  bool has_progress = true;
+  while (steps < max_pdus && has_progress && !qp.is_blocked && qp.transport->HasRequestWork()) {
+    transport::Pdu pdu;
+    uint64_t outputs_before = outputs_;
+    bool has_pdu = qp.transport->PollRequest(now_, pdu);
+    if (has_pdu) Deliver(qp, pdu);
+    AfterInput(qp);
+    DrainMarked();
+    // Without a PDU there may still be progress: work that failed, or needs no peer.
+    has_progress = has_pdu || outputs_ != outputs_before;
+    ++steps;
+  }
+  bool has_work = has_progress && !qp.is_blocked && qp.transport->HasRequestWork();
+  if (has_work || qp.has_more_output) {
+    MakeReady(qp);
+  } else {
+    qp.ready_hook.Unlink();  // until its next input
+  }
+  return std::max(steps, 1u);
+}
+
+bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
+  now_ = now;
+  uint32_t left = max_pdus;
+  while (left > 0) {
+    Session* session = ready_sessions_.PopFront();
+    if (session == nullptr) break;
+    uint32_t turn = std::min(left, kPdusPerSessionTurn);
+    while (turn > 0) {
+      DeviceQp* qp = session->ready.PopFront();
+      if (qp == nullptr) break;
+      uint32_t used = RunTurn(*qp, std::min(turn, kPdusPerQpTurn));
+      turn -= used;
+      left -= used;
+    }
+    if (session->ready.IsEmpty()) {
+      session->ready_hook.Unlink();
+    } else if (!session->ready_hook.IsLinked()) {
+      ready_sessions_.PushBack(session->ready_hook);
+    }
+  }
+  Settle();
+  return !ready_sessions_.IsEmpty();
+}
+
+}  // namespace verbena::softnic

@@ -1,0 +1,96 @@
+// A client's attachment to one NIC: its objects, doorbells, undelivered events and turn to run.
+//
+// Thread: the shard.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "core/shm/attach.h"
+#include "core/shm/command.h"
+#include "softnic/device/intrusive_list.h"
+#include "softnic/device/objects.h"
+#include "softnic/device/qp.h"
+#include "softnic/device/tables.h"
+
+namespace verbena::softnic {
+
+class Nic;
+
+// Which table an asynchronous event's handle belongs to.
+enum class EventSource : uint8_t { kQp, kCq, kSrq };
+
+struct UndeliveredEvent {
+  EventSource source;
+  shm::AsyncEventMessage message;
+};
+
+// Doorbell numbers of one session and who listens to each.
+class DoorbellTable {
+ public:
+  // The first leaf word is the command queue's.
+  static constexpr uint32_t kFirst = shm::kCommandSlots;
+
+  // 0 when all numbers are taken.
+  uint32_t Allocate(DeviceQp* qp) {
+    uint32_t index;
+    if (!free_.IsEmpty()) {
+      index = free_.Pop(slots_);
+    } else {
+      index = static_cast<uint32_t>(slots_.size());
+      if (index >= shm::kMaxDoorbells - kFirst) return 0;
+      slots_.emplace_back();
+    }
+    slots_[index].qp = qp;
+    return index + kFirst;
+  }
+  DeviceQp* Find(uint32_t doorbell) const {
+    if (doorbell < kFirst || doorbell - kFirst >= slots_.size()) return nullptr;
+    return slots_[doorbell - kFirst].qp;
+  }
+  void Free(uint32_t doorbell) {
+    slots_[doorbell - kFirst].qp = nullptr;
+    free_.Push(slots_, doorbell - kFirst);
+  }
+
+ private:
+  struct Slot {
+    DeviceQp* qp = nullptr;
+    uint32_t next_free = kNoIndex;
+  };
+  std::vector<Slot> slots_;
+  FreeIndices<Slot> free_;
+};
+
+struct Session {
+  Session() : ready_hook(this), events_hook(this) {}
+
+  SessionId id = 0;
+  Nic* nic = nullptr;
+  std::string program;
+  int pid = 0;
+  SessionServices* services = nullptr;
+  bool is_closing = false;  // its objects are gone; only DMA in flight keeps it
+
+  HandleTable<Pd> pds;
+  HandleTable<Mr> mrs;
+  HandleTable<Channel> channels;
+  HandleTable<Cq> cqs;
+  HandleTable<Srq> srqs;
+  HandleTable<DeviceQp> qps;
+  HandleTable<Ah> ahs;
+  DoorbellTable doorbells;
+
+  IntrusiveList<DeviceQp> ready;  // QPs that have something to do
+  ListHook<Session> ready_hook;   // in the device's list while `ready` is not empty
+
+  // More events than this wait only for a client that reads none; further ones are dropped.
+  static constexpr size_t kMaxUndeliveredEvents = 65'536;
+  std::deque<UndeliveredEvent> undelivered_events;
+  IntrusiveList<Channel> waiting_channels;
+  ListHook<Session> events_hook;  // in the device's list while anything is undelivered
+};
+
+}  // namespace verbena::softnic
