@@ -162,8 +162,9 @@ class Instance:
         check(word[:1] == b"R", f"the daemon did not start: {word!r}\n{self.daemon.tail()}")
 
     def env(self, **more):
-        return dict(clean_environment(), VERBENA_INSTANCE=str(self.directory),
-                    VERBENA_AUTOSTART="0", LD_LIBRARY_PATH=str(STAGE / "lib"), **more)
+        own = {"VERBENA_INSTANCE": str(self.directory), "VERBENA_AUTOSTART": "0",
+               "LD_LIBRARY_PATH": str(STAGE / "lib")}
+        return clean_environment() | own | more
 
     def admin(self, request, limit_s=5):
         """One request on the admin socket, the decoded reply."""

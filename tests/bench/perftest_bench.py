@@ -1,0 +1,97 @@
+#!/usr/bin/python3
+"""Unmodified perftest beside what the machine itself costs, alternating in one run.
+
+    perftest_bench.py latency|bandwidth ROUNDS
+
+Prints one JSON object per figure, for tools/bench.
+"""
+
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "integration"))
+
+import harness  # noqa: E402
+from parts.pair import run_pair  # noqa: E402
+from parts.perftest import table_rows  # noqa: E402
+
+MIB_PER_S = 2**20 / 1e9  # in GB/s
+
+
+def reference(case, scale):
+    process = case.run([case.program("reference"), str(scale)], 60)
+    return json.loads(process.out)
+
+
+def perftest(case, env, tool, *options):
+    """The client's last row."""
+    port = harness.free_port()
+    common = [tool, "-F", "-x", "1", "-p", str(port), *options]
+    _, client = run_pair(case, env, [*common, "-d", "verbena0"],
+                         [*common, "-d", "verbena1", "127.0.0.1"], port, 60)
+    return table_rows(client.out)[-1]
+
+
+def figure(name, value, unit, what, reference_value, goal=None, sense="<="):
+    record = {"figure": name, "value": round(value, 3), "unit": unit, "reference": what,
+              "reference_value": round(reference_value, 3)}
+    if goal is not None:
+        record.update(goal=goal, sense=sense)
+    print(json.dumps(record), flush=True)
+
+
+def latency(case, env, rounds):
+    """Crowded: two clients that spin, and the NIC, on as many cores as allowed, two at most."""
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    os.sched_setaffinity(0, cpus)
+    trips, floors = [], []
+    for _ in range(rounds):
+        machine = reference(case, 2)
+        # perftest prints half of the round trip; a round trip is two writes, each one copy.
+        row = perftest(case, env, "ib_write_lat", "-s", "8", "-n", "5000")
+        trips.append(2 * row[4])
+        floors.append(machine["futex_rtt_us"] + 2 * machine["vm_write_us.8"])
+    figure("crowded round trip, 8 B WRITE", statistics.median(trips), "us",
+           "same-core futex ping-pong + 2 process_vm copies", statistics.median(floors), 1.7)
+
+
+def bandwidth(case, env, rounds):
+    for size in (8, 1024, 65536, 1 << 20):
+        measured, floors = [], []
+        for _ in range(rounds):
+            machine = reference(case, 1)
+            count = 20000 if size < 65536 else 1000
+            row = perftest(case, env, "ib_write_bw", "-s", str(size), "-n", str(count))
+            measured.append(row[3] * MIB_PER_S)
+            floors.append(machine[f"vm_write_gbs.{size}"])
+        figure(f"WRITE bandwidth, {size} B", statistics.median(measured), "GB/s",
+               "one process_vm_writev per message", statistics.median(floors))
+
+
+def main():
+    kind, rounds = sys.argv[1], int(sys.argv[2])
+    harness.become_subreaper()
+    root = harness.make_log_root()
+    case_dir = root / "b"
+    case_dir.mkdir()
+    case = harness.Case(case_dir)
+    try:
+        instance = case.instance()
+        {"latency": latency, "bandwidth": bandwidth}[kind](case, instance.env(), rounds)
+    except (harness.Failure, subprocess.SubprocessError) as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    finally:
+        case.end_everything()
+        harness.remove_tree(root)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
