@@ -1,0 +1,311 @@
+#include "softnic/control/admin.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/json.hpp>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+namespace verbena::softnic {
+
+namespace asio = boost::asio;
+namespace json = boost::json;
+using boost::system::error_code;
+
+namespace {
+
+constexpr size_t kRequestBytesMax = 4096;
+constexpr size_t kPacketBytes = 32 * 1024;
+// For the request to come and for each packet of the reply to go.
+constexpr auto kPeerDeadline = std::chrono::seconds(10);
+
+struct StatusSnapshot {
+  std::vector<shm::NicInfo> nics;
+  DeviceStats stats;
+  uint64_t dma_operations = 0;
+  uint64_t dma_units = 0;
+  uint64_t dma_bytes = 0;
+  uint64_t slow_processes = 0;
+};
+
+std::string GidText(const uint8_t raw[16]) {
+  char text[INET6_ADDRSTRLEN];
+  return inet_ntop(AF_INET6, raw, text, sizeof(text)) == nullptr ? "" : text;
+}
+
+json::object NicObject(const shm::NicInfo& nic) {
+  uint8_t link_local[16] = {0xfe, 0x80};
+  std::memcpy(link_local + 8, &nic.node_guid, 8);
+  Gid gid1 = Gid::FromIpv4(static_cast<uint32_t>(nic.ipv4[0]) << 24 | nic.ipv4[1] << 16 |
+                           nic.ipv4[2] << 8 | nic.ipv4[3]);
+  char ipv4[INET_ADDRSTRLEN] = "";
+  inet_ntop(AF_INET, nic.ipv4, ipv4, sizeof(ipv4));
+  json::object object;
+  object["name"] = std::string(nic.name, strnlen(nic.name, sizeof(nic.name)));
+  object["gid0"] = GidText(link_local);
+  object["gid1"] = GidText(gid1.raw.data());
+  object["ipv4"] = ipv4;
+  object["state"] = "active";
+  object["ports"] = nic.ports;
+  return object;
+}
+
+json::array NicArray(const std::vector<shm::NicInfo>& nics) {
+  json::array array;
+  for (const shm::NicInfo& nic : nics) array.push_back(NicObject(nic));
+  return array;
+}
+
+json::object ObjectCounts(const DeviceStats& stats) {
+  json::object o;
+  o["pd"] = stats.pds;
+  o["mr"] = stats.mrs;
+  o["cq"] = stats.cqs;
+  o["qp"] = stats.qps;
+  o["srq"] = stats.srqs;
+  o["ah"] = stats.ahs;
+  o["channel"] = stats.channels;
+  return o;
+}
+
+double CpuSeconds() {
+  timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) / 1e9;
+}
+
+bool ParseKind(const std::string& name, ShowKind* out) {
+  static const std::pair<const char*, ShowKind> kKinds[] = {
+      {"cmd", ShowKind::kCommand}, {"session", ShowKind::kSession}, {"pd", ShowKind::kPd},
+      {"mr", ShowKind::kMr},       {"cq", ShowKind::kCq},           {"qp", ShowKind::kQp},
+      {"srq", ShowKind::kSrq},     {"ah", ShowKind::kAh},           {"channel", ShowKind::kChannel},
+  };
+  for (const auto& [text, kind] : kKinds) {
+    if (name != text) continue;
+    *out = kind;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+AdminConnection::AdminConnection(ControlServer* server, UniqueFd socket)
+    : server_(server), socket_(server->io(), socket.Release()), deadline_(server->io()) {
+  server_->AddHold();
+}
+
+AdminConnection::~AdminConnection() { server_->DropHold(); }
+
+void AdminConnection::Start() {
+  deadline_.expires_after(kPeerDeadline);
+  deadline_.async_wait([self = shared_from_this()](error_code error) {
+    if (!error && !self->is_holding_) self->Finish();
+  });
+  socket_.async_wait(
+      asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](error_code error) {
+        if (error) return self->Finish();
+        std::string text(kRequestBytesMax, '\0');
+        ssize_t n =
+            recv(self->socket_.native_handle(), text.data(), text.size(), MSG_DONTWAIT | MSG_TRUNC);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return self->Start();
+        if (n <= 0) return self->Finish();
+        if (static_cast<size_t>(n) > text.size()) return self->Error("the request is too long");
+        text.resize(static_cast<size_t>(n));
+        self->OnRequest(text);
+      });
+}
+
+void AdminConnection::OnRequest(const std::string& text) {
+  error_code error;
+  json::value value = json::parse(text, error);
+  if (error || !value.is_object()) return Error("the request is no JSON object");
+  const json::object& request = value.get_object();
+  const json::value* op_value = request.if_contains("op");
+  if (op_value == nullptr || !op_value->is_string()) return Error("the request names no \"op\"");
+  std::string op(op_value->get_string());
+  if (op == "status") return Status();
+  if (op == "devices") {
+    return AskLeader<std::vector<shm::NicInfo>>(
+        [device = server_->device()] { return device->ListNics(); },
+        [](std::vector<shm::NicInfo> nics) {
+          return json::serialize(json::object{{"nics", NicArray(nics)}});
+        });
+  }
+  if (op == "show") {
+    const json::value* kind = request.if_contains("kind");
+    return Show(kind != nullptr && kind->is_string() ? std::string(kind->get_string()) : "");
+  }
+  if (op == "add-nics") {
+    const json::value* total = request.if_contains("total");
+    error_code bad;
+    uint32_t count = total == nullptr ? 0 : total->to_number<uint32_t>(bad);
+    if (bad || count == 0 || count > shm::kMaxNics) {
+      return Error("\"total\" must be a number from 1 to " + std::to_string(shm::kMaxNics));
+    }
+    return AddNics(count);
+  }
+  if (op == "down") return Down();
+  if (op == "hold") return Hold();
+  Error("unknown op \"" + op + "\"");
+}
+
+template <typename Result>
+void AdminConnection::AskLeader(std::function<Result()> work,
+                                std::function<std::string(Result)> render) {
+  auto self = shared_from_this();
+  server_->shard()->Post([self, work = std::move(work), render = std::move(render)]() mutable {
+    auto result = std::make_shared<Result>(work());
+    asio::post(self->server_->io(), [self, result, render = std::move(render)] {
+      self->Reply(render(std::move(*result)));
+    });
+  });
+}
+
+void AdminConnection::Status() {
+  ControlServer* server = server_;
+  AskLeader<StatusSnapshot>(
+      [server] {
+        StatusSnapshot s;
+        s.nics = server->device()->ListNics();
+        s.stats = server->device()->Stats();
+        s.dma_operations = server->dma()->operations();
+        s.dma_units = server->dma()->units();
+        s.dma_bytes = server->dma()->process_bytes();
+        s.slow_processes = server->dma()->slow_processes();
+        return s;
+      },
+      [server](StatusSnapshot s) {
+        ShardCounters counters = server->shard()->counters();
+        double uptime_s = server->uptime_s();
+        double cpu_pct = uptime_s > 0 ? 100 * CpuSeconds() / uptime_s : 0;
+        json::object o;
+        o["pid"] = static_cast<int64_t>(getpid());
+        o["version"] = server->config().version;
+        o["directory"] = server->config().directory;
+        o["uptime_s"] = uptime_s;
+        o["nics"] = NicArray(s.nics);
+        o["sessions"] = s.stats.sessions;
+        o["objects"] = ObjectCounts(s.stats);
+        o["engine"] = json::object{{"turns", counters.turns},
+                                   {"sleeps", counters.sleeps},
+                                   {"wakeups", counters.wakeups},
+                                   {"spins", counters.spins},
+                                   {"short_spins", counters.short_spins},
+                                   {"takeovers", counters.takeovers},
+                                   {"cpu_pct", cpu_pct},
+                                   {"send_wqes", s.stats.send_wqes},
+                                   {"pdus", s.stats.pdus},
+                                   {"payload_bytes", s.stats.payload_bytes},
+                                   {"commands", s.stats.commands}};
+        o["dma"] = json::object{{"process_bytes", s.dma_bytes},
+                                {"operations", s.dma_operations},
+                                {"units", s.dma_units},
+                                {"slow_processes", s.slow_processes}};
+        o["hostile_acts"] = s.stats.hostile_acts;
+        o["refused_connections"] = server->refused();
+        return json::serialize(o);
+      });
+}
+
+void AdminConnection::Show(const std::string& kind_name) {
+  ShowKind kind;
+  if (!ParseKind(kind_name, &kind)) {
+    return Error("\"kind\" must be one of cmd, session, pd, mr, cq, qp, srq, ah, channel");
+  }
+  AskLeader<std::vector<ShowRow>>(
+      [device = server_->device(), kind] { return device->Show(kind); },
+      [](std::vector<ShowRow> rows) {
+        json::array array;
+        array.reserve(rows.size());
+        for (const ShowRow& row : rows) {
+          json::object o;
+          for (const auto& [name, value] : row.fields) o[name] = value;
+          array.push_back(std::move(o));
+        }
+        return json::serialize(json::object{{"rows", std::move(array)}});
+      });
+}
+
+void AdminConnection::AddNics(uint32_t total) {
+  ControlServer* server = server_;
+  AskLeader<std::vector<shm::NicInfo>>(
+      [server, total] {
+        for (;;) {
+          std::vector<shm::NicInfo> nics = server->device()->ListNics();
+          if (nics.size() >= total) return nics;
+          server->device()->AddNic(MakeNicConfig(server->config().name_prefix,
+                                                 static_cast<uint32_t>(nics.size()),
+                                                 server->config().mtu_bytes));
+        }
+      },
+      [](std::vector<shm::NicInfo> nics) {
+        return json::serialize(json::object{{"ok", true}, {"nics", NicArray(nics)}});
+      });
+}
+
+void AdminConnection::Down() {
+  is_stop_wanted_ = true;
+  Reply(json::serialize(json::object{{"ok", true}}));
+}
+
+void AdminConnection::Hold() {
+  is_holding_ = true;
+  Reply(json::serialize(json::object{{"ok", true}}));
+}
+
+void AdminConnection::Error(const std::string& text) {
+  Reply(json::serialize(json::object{{"error", text}}));
+}
+
+void AdminConnection::Reply(std::string text) {
+  reply_ = std::move(text);
+  sent_ = 0;
+  deadline_.cancel();
+  SendMore();
+}
+
+void AdminConnection::SendMore() {
+  while (sent_ < reply_.size()) {
+    size_t n = std::min(kPacketBytes, reply_.size() - sent_);
+    int error = SendWithFds(socket_.native_handle(), reply_.data() + sent_, n, nullptr, 0);
+    if (error == 0) {
+      sent_ += n;
+      continue;
+    }
+    if (error != EAGAIN) return Finish();
+    // A reader that takes nothing for long enough is left alone with what it has.
+    deadline_.expires_after(kPeerDeadline);
+    deadline_.async_wait([self = shared_from_this()](error_code timer_error) {
+      if (!timer_error) self->Finish();
+    });
+    socket_.async_wait(asio::posix::stream_descriptor::wait_write,
+                       [self = shared_from_this()](error_code wait_error) {
+                         if (wait_error) return;
+                         self->deadline_.cancel();
+                         self->SendMore();
+                       });
+    return;
+  }
+  if (!is_holding_) return Finish();
+  // Held for as long as the peer keeps the connection open.
+  socket_.async_wait(asio::posix::stream_descriptor::wait_read,
+                     [self = shared_from_this()](error_code) { self->Finish(); });
+}
+
+void AdminConnection::Finish() {
+  error_code ignored;
+  deadline_.cancel(ignored);
+  socket_.close(ignored);
+  if (std::exchange(is_stop_wanted_, false)) server_->Stop();
+}
+
+}  // namespace verbena::softnic

@@ -1,0 +1,150 @@
+#include "softnic/control/attached_client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cstring>
+#include <utility>
+
+namespace verbena::softnic {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+AttachedClient::AttachedClient(ControlServer* server, pid_t pid)
+    : server_(server), pid_(pid), watched_socket_(server->io()), pidfd_(server->io()) {}
+
+AttachedClient::~AttachedClient() = default;
+
+int AttachedClient::Start(UniqueFd socket, const shm::Hello& hello) {
+  program_.assign(hello.program, strnlen(hello.program, sizeof(hello.program)));
+  UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  if (!pidfd.IsValid()) return errno;
+  // The session sends on its own copy: the control thread may stop watching at any time.
+  UniqueFd watched(fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+  if (!watched.IsValid()) return errno;
+  std::weak_ptr<AttachedClient> weak = weak_from_this();
+  ControlServer* server = server_;
+  session_ = std::make_unique<Session>(server_->shard(), std::move(socket),
+                                       server_->config().session, [weak, server] {
+                                         asio::post(server->io(), [weak] {
+                                           if (auto self = weak.lock())
+                                             self->End("it does not read its socket");
+                                         });
+                                       });
+  int error = session_->Create();
+  if (error != 0) return error;
+  watched_socket_.assign(watched.Release());
+  pidfd_.assign(pidfd.Release());
+  OpenOnLeader(hello);
+  Watch();
+  WatchProcess();
+  return 0;
+}
+
+void AttachedClient::OpenOnLeader(const shm::Hello& hello) {
+  server_->shard()->Post([self = shared_from_this(), hello] {
+    ControlServer* server = self->server_;
+    std::vector<shm::NicInfo> nics = server->device()->ListNics();
+    if (hello.nic < nics.size()) {
+      self->id_ = server->device()->OpenSession(hello.nic, self->program_, self->pid_,
+                                                self->session_.get());
+    }
+    shm::Welcome welcome = {};
+    welcome.magic = shm::kAbiMagic;
+    welcome.abi_version = shm::kAbiVersion;
+    if (self->id_ == 0) {
+      welcome.error = ENODEV;
+      asio::post(server->io(), [self, welcome] { self->OnAttached(welcome); });
+      return;
+    }
+    welcome.session = self->id_;
+    welcome.nic = nics[hello.nic];
+    self->session_->port().id = self->id_;
+    server->dma()->AttachSession(self->id_, self->pid_);
+    // On the copy path, because touching the client's memory may hang.
+    server->shard()->Probe(
+        self->id_, hello.probe_addr, sizeof(uint64_t),
+        [self, welcome, expected = hello.probe_value](int error, uint64_t word) mutable {
+          ControlServer* server = self->server_;
+          // Another word means another process: the pid is of a different namespace.
+          if (error == 0 && word != expected) error = ESRCH;
+          server->dma()->SetReachable(self->id_, error == 0);
+          welcome.dma_errno = error;
+          welcome.dma_backends = error == 0 ? shm::kDmaProcess : 0;
+          if (!server->shard()->AddPort(&self->session_->port())) welcome.error = errno;
+          asio::post(server->io(), [self, welcome] { self->OnAttached(welcome); });
+        });
+  });
+}
+
+void AttachedClient::OnAttached(const shm::Welcome& welcome) {
+  is_attached_ = true;
+  if (is_ended_) return CloseOnLeader();  // ended while it was attaching
+  if (welcome.error != 0) {
+    SendWithFds(session_->socket(), &welcome, sizeof(welcome), nullptr, 0);
+    return End("attaching failed");
+  }
+  if (session_->SendWelcome(welcome) != 0) return End("it does not read its socket");
+  server_->log().Debug("session " + std::to_string(id_) + " opened by " + program_ + " (pid " +
+                       std::to_string(pid_) + ")");
+}
+
+// The client sends nothing after Hello: a readable socket is its end.
+void AttachedClient::Watch() {
+  watched_socket_.async_wait(
+      asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](error_code error) {
+        if (error || self->is_ended_) return;
+        char byte;
+        ssize_t n = recv(self->watched_socket_.native_handle(), &byte, 1, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return self->Watch();
+        self->End(n > 0 ? "it sent something it must not" : "it closed its socket");
+      });
+}
+
+void AttachedClient::WatchProcess() {
+  pidfd_.async_wait(asio::posix::stream_descriptor::wait_read,
+                    [self = shared_from_this()](error_code error) {
+                      if (error || self->is_ended_) return;
+                      self->is_process_dead_ = true;
+                      self->End("its process ended");
+                    });
+}
+
+void AttachedClient::End(const std::string& why) {
+  if (is_ended_) return;
+  is_ended_ = true;
+  server_->log().Debug("session " + std::to_string(id_) + " of " + program_ + " ends: " + why);
+  error_code ignored;
+  watched_socket_.close(ignored);
+  pollfd ended = {pidfd_.is_open() ? pidfd_.native_handle() : -1, POLLIN, 0};
+  if (poll(&ended, 1, 0) == 1) is_process_dead_ = true;
+  pidfd_.close(ignored);
+  // A socket the client still holds must read EOF now, not when the last copy is done.
+  shutdown(session_->socket(), SHUT_RDWR);
+  if (is_attached_) CloseOnLeader();
+}
+
+void AttachedClient::CloseOnLeader() {
+  if (is_closing_) return;
+  is_closing_ = true;
+  server_->shard()->Post([self = shared_from_this()] {
+    ControlServer* server = self->server_;
+    auto forget = [self, server] {
+      asio::post(server->io(), [self, server] { server->Forget(self.get()); });
+    };
+    if (self->id_ == 0) return forget();
+    if (self->is_process_dead_) server->dma()->MarkProcessDead(self->id_);
+    server->shard()->RemovePort(&self->session_->port());
+    server->device()->CloseSession(server->shard()->now(), self->id_);
+    server->shard()->WhenGone(self->id_, forget);
+  });
+}
+
+}  // namespace verbena::softnic

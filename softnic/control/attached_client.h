@@ -1,0 +1,50 @@
+// One attached client on the control thread: from Hello to the last trace of its session.
+//
+// Attaching goes control → leader (open the session, probe its memory) → control (Welcome). Ending,
+// by EOF, by the process's death or by a lie, goes control → leader (close, wait until no copy
+// touches the client's memory) → control (free everything).
+#pragma once
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <memory>
+#include <string>
+
+#include "core/shm/attach.h"
+#include "softnic/control/server.h"
+#include "softnic/control/session.h"
+
+namespace verbena::softnic {
+
+class AttachedClient : public std::enable_shared_from_this<AttachedClient> {
+ public:
+  AttachedClient(ControlServer* server, pid_t pid);
+  ~AttachedClient();
+
+  // 0 or errno: then nothing of the client is left.
+  int Start(UniqueFd socket, const shm::Hello& hello);
+  void End(const std::string& why);
+  void SetStopping() { session_->SetStopping(); }
+  SessionId id() const { return id_; }
+
+ private:
+  void OpenOnLeader(const shm::Hello& hello);
+  void OnProbed(int error);                      // leader
+  void OnAttached(const shm::Welcome& welcome);  // control
+  void Watch();
+  void WatchProcess();
+  void CloseOnLeader();
+
+  ControlServer* server_;
+  pid_t pid_;
+  std::string program_;
+  boost::asio::posix::stream_descriptor watched_socket_;
+  boost::asio::posix::stream_descriptor pidfd_;
+  std::unique_ptr<Session> session_;
+  SessionId id_ = 0;          // set by the leader, read by control once attached
+  bool is_attached_ = false;  // the leader has handed back
+  bool is_ended_ = false;
+  bool is_closing_ = false;
+  bool is_process_dead_ = false;
+};
+
+}  // namespace verbena::softnic

@@ -1,0 +1,290 @@
+#include "softnic/control/server.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "softnic/control/admin.h"
+#include "softnic/control/attached_client.h"
+
+namespace verbena::softnic {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+constexpr auto kHelloDeadline = std::chrono::seconds(5);
+constexpr auto kAcceptPause = std::chrono::milliseconds(50);
+constexpr int kAcceptsPerTurn = 64;
+
+int64_t MonotonicNs() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1'000'000'000ll + t.tv_nsec;
+}
+
+}  // namespace
+
+NicConfig MakeNicConfig(const std::string& name_prefix, uint32_t index, uint32_t mtu_bytes) {
+  NicConfig nic;
+  nic.name = name_prefix + std::to_string(index);
+  nic.ipv4 = 0x7f00'0001u + index;
+  // Locally administered (bit 1 of the first byte), "vrb", then the number.
+  const uint8_t mac[6] = {
+      0x02, 'v', 'r', 'b', static_cast<uint8_t>(index >> 8), static_cast<uint8_t>(index)};
+  std::memcpy(nic.mac, mac, sizeof(mac));
+  nic.mtu_bytes = mtu_bytes;
+  return nic;
+}
+
+// --- connections before they say what they are --------------------------------------------------
+
+Connection::Connection(ControlServer* server, UniqueFd socket)
+    : server_(server), socket_(server->io(), socket.Release()), deadline_(server->io()) {}
+
+void Connection::AwaitHello() {
+  auto self = shared_from_this();
+  deadline_.expires_after(kHelloDeadline);
+  deadline_.async_wait([self](error_code error) {
+    if (!error) self->Close();
+  });
+  socket_.async_wait(asio::posix::stream_descriptor::wait_read, [self](error_code error) {
+    if (error || self->is_done_) return;
+    shm::Hello hello = {};
+    // MSG_TRUNC reports the packet's true size: a longer one is as wrong as a shorter one.
+    ssize_t n =
+        recv(self->socket_.native_handle(), &hello, sizeof(hello), MSG_DONTWAIT | MSG_TRUNC);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return self->AwaitHello();
+    if (n != sizeof(hello) || hello.magic != shm::kAbiMagic) {
+      self->server_->refused_ += 1;
+      return self->Close();
+    }
+    self->OnHello(hello);
+  });
+}
+
+void Connection::Close() {
+  is_done_ = true;
+  error_code ignored;
+  deadline_.cancel(ignored);
+  socket_.close(ignored);
+  server_->pending_.erase(this);
+  server_->RestartIdleTimer();
+}
+
+void Connection::OnHello(const shm::Hello& hello) {
+  UniqueFd socket(socket_.release());
+  ControlServer* server = server_;
+  auto self = shared_from_this();
+  Close();
+  if (hello.abi_version != shm::kAbiVersion) {
+    shm::Welcome welcome = {};
+    welcome.magic = shm::kAbiMagic;
+    welcome.abi_version = shm::kAbiVersion;
+    welcome.error = EPROTO;
+    SendWithFds(socket.get(), &welcome, sizeof(welcome), nullptr, 0);
+    return;
+  }
+  switch (static_cast<shm::HelloKind>(hello.kind)) {
+    case shm::HelloKind::kAttach:
+      return server->Attach(std::move(socket), hello);
+    case shm::HelloKind::kList:
+      return server->List(std::move(socket));
+    case shm::HelloKind::kAdmin:
+      return server->Admin(std::move(socket));
+  }
+  server->refused_ += 1;
+}
+
+// --- the server ---------------------------------------------------------------------------------
+
+ControlServer::ControlServer(ControlConfig config, Device* device, ProcessDma* dma, Shard* shard,
+                             Log log)
+    : config_(std::move(config)),
+      device_(device),
+      dma_(dma),
+      shard_(shard),
+      log_(log),
+      signals_(io_, SIGTERM, SIGINT),
+      listener_(io_),
+      accept_pause_(io_),
+      idle_timer_(io_),
+      started_ns_(MonotonicNs()) {}
+
+ControlServer::~ControlServer() {
+  pending_.clear();
+  clients_.clear();
+}
+
+double ControlServer::uptime_s() const {
+  return static_cast<double>(MonotonicNs() - started_ns_) / 1e9;
+}
+
+std::string ControlServer::Open() {
+  std::string error = socket_.Open(config_.directory);
+  if (!error.empty()) return error;
+  int listener = dup(socket_.fd());
+  if (listener < 0) return std::string("can't listen: ") + strerror(errno);
+  listener_.assign(listener);
+  shard_->SetOnHostile([this](ClientPort* port) {
+    asio::post(io_, [this, id = port->id] {
+      for (auto& [client, owner] : clients_) {
+        if (client->id() != id) continue;
+        auto keep = owner;
+        log_.Info("session " + std::to_string(id) + " is ended: its command queue lies");
+        return keep->End("its command queue lies");
+      }
+    });
+  });
+  return "";
+}
+
+void ControlServer::Run() {
+  AwaitSignals();
+  Accept();
+  RestartIdleTimer();
+  io_.run();
+}
+
+void ControlServer::AwaitSignals() {
+  signals_.async_wait([this](error_code error, int) {
+    if (!error) Stop();
+  });
+}
+
+void ControlServer::Stop() {
+  if (is_stopping_) return;
+  is_stopping_ = true;
+  log_.Info("stopping");
+  socket_.Unlink();
+  for (auto& [client, owner] : clients_) client->SetStopping();
+  error_code ignored;
+  listener_.close(ignored);
+  io_.stop();
+}
+
+void ControlServer::Accept() {
+  listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
+    if (error || is_stopping_) return;
+    for (int i = 0; i < kAcceptsPerTurn; ++i) {
+      UniqueFd socket(
+          accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket.IsValid()) {
+        if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) break;
+        // Out of fds or memory: those who wait in the backlog come later.
+        log_.Error(std::string("can't accept a client: ") + strerror(errno));
+        return AcceptAfterPause();
+      }
+      AddConnection(std::move(socket));
+    }
+    Accept();
+  });
+}
+
+void ControlServer::AcceptAfterPause() {
+  accept_pause_.expires_after(kAcceptPause);
+  accept_pause_.async_wait([this](error_code error) {
+    if (!error) Accept();
+  });
+}
+
+void ControlServer::AddConnection(UniqueFd socket) {
+  ucred peer = {};
+  socklen_t bytes = sizeof(peer);
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 ||
+      (peer.uid != geteuid() && peer.uid != 0) || pending_.size() >= config_.pending_max) {
+    refused_ += 1;
+    return;
+  }
+  auto connection = std::make_shared<Connection>(this, std::move(socket));
+  pending_.emplace(connection.get(), connection);
+  idle_timer_.cancel();
+  connection->AwaitHello();
+}
+
+void ControlServer::Attach(UniqueFd socket, const shm::Hello& hello) {
+  int error = 0;
+  ucred peer = {};
+  socklen_t bytes = sizeof(peer);
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) error = errno;
+  if (error == 0 && peer.pid <= 0) error = ESRCH;  // of a pid namespace we can't see
+  if (error == 0 && clients_.size() >= config_.sessions_max) error = EMFILE;
+  std::shared_ptr<AttachedClient> client;
+  int reply = -1;
+  if (error == 0) {
+    reply = dup(socket.get());  // for saying why not, once the socket is the client's
+    client = std::make_shared<AttachedClient>(this, peer.pid);
+    error = client->Start(std::move(socket), hello);
+  } else {
+    reply = socket.Release();
+  }
+  UniqueFd reply_socket(reply);
+  if (error == 0) {
+    clients_.emplace(client.get(), client);
+    idle_timer_.cancel();
+    return;
+  }
+  log_.Info("can't attach pid " + std::to_string(peer.pid) + ": " + strerror(error));
+  shm::Welcome welcome = {};
+  welcome.magic = shm::kAbiMagic;
+  welcome.abi_version = shm::kAbiVersion;
+  welcome.error = error;
+  SendWithFds(reply_socket.get(), &welcome, sizeof(welcome), nullptr, 0);
+  RestartIdleTimer();
+}
+
+void ControlServer::Forget(AttachedClient* client) {
+  clients_.erase(client);
+  RestartIdleTimer();
+}
+
+void ControlServer::List(UniqueFd socket) {
+  auto shared = std::make_shared<UniqueFd>(std::move(socket));
+  shard_->Post([this, shared] {
+    auto nics = std::make_shared<std::vector<shm::NicInfo>>(device_->ListNics());
+    asio::post(io_, [shared, nics] {
+      auto reply = std::make_unique<shm::ListReply>();
+      std::memset(static_cast<void*>(reply.get()), 0, sizeof(*reply));
+      reply->magic = shm::kAbiMagic;
+      reply->abi_version = shm::kAbiVersion;
+      reply->count = static_cast<uint32_t>(std::min<size_t>(nics->size(), shm::kMaxNics));
+      std::copy_n(nics->begin(), reply->count, reply->nics);
+      size_t bytes = offsetof(shm::ListReply, nics) + reply->count * sizeof(shm::NicInfo);
+      SendWithFds(shared->get(), reply.get(), bytes, nullptr, 0);
+    });
+  });
+  RestartIdleTimer();
+}
+
+void ControlServer::Admin(UniqueFd socket) {
+  std::make_shared<AdminConnection>(this, std::move(socket))->Start();
+}
+
+void ControlServer::DropHold() {
+  holds_ -= 1;
+  RestartIdleTimer();
+}
+
+void ControlServer::RestartIdleTimer() {
+  idle_timer_.cancel();
+  if (config_.idle_exit_s == 0 || is_stopping_) return;
+  if (!clients_.empty() || !pending_.empty() || holds_ != 0) return;
+  idle_timer_.expires_after(std::chrono::seconds(config_.idle_exit_s));
+  idle_timer_.async_wait([this](error_code error) {
+    if (error) return;
+    if (!clients_.empty() || !pending_.empty() || holds_ != 0) return;
+    log_.Info("nobody came for " + std::to_string(config_.idle_exit_s) + " s");
+    Stop();
+  });
+}
+
+}  // namespace verbena::softnic

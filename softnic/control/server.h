@@ -1,0 +1,120 @@
+// The control plane: accepts clients, checks who they are, makes and ends their sessions, and
+// answers the CLI. Everything on one thread, never waiting for a peer.
+//
+// Trust: peers may be slow, silent or hostile; each connection has a deadline or a bounded queue.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "softnic/control/listener.h"
+#include "softnic/control/log.h"
+#include "softnic/control/session.h"
+#include "softnic/device/device.h"
+#include "softnic/engine/shard.h"
+
+namespace verbena::softnic {
+
+struct ControlConfig {
+  std::string directory;
+  std::string version;
+  std::string name_prefix = "verbena";
+  uint32_t mtu_bytes = 4096;
+  int idle_exit_s = 0;  // 0: never
+  uint32_t sessions_max = 1024;
+  uint32_t pending_max = 256;  // connections that have not said what they want
+  SessionLimits session;
+};
+
+// NIC number `index`: its name, 127.0.0.(index + 1), and a MAC from which GUIDs derive.
+NicConfig MakeNicConfig(const std::string& name_prefix, uint32_t index, uint32_t mtu_bytes);
+
+class ControlServer;
+
+// One accepted connection. Kinds differ in what happens after Hello.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(ControlServer* server, UniqueFd socket);
+  virtual ~Connection() = default;
+
+ protected:
+  friend class ControlServer;
+  void AwaitHello();
+
+  ControlServer* server_;
+  boost::asio::posix::stream_descriptor socket_;
+  boost::asio::steady_timer deadline_;
+  bool is_done_ = false;
+
+ private:
+  void OnHello(const shm::Hello& hello);
+  void Close();
+};
+
+class AttachedClient;
+class AdminConnection;
+
+class ControlServer {
+ public:
+  ControlServer(ControlConfig config, Device* device, ProcessDma* dma, Shard* shard, Log log);
+  ~ControlServer();
+
+  // An empty string, or what is wrong.
+  std::string Open();
+  // Serves until SIGTERM, SIGINT, `down`, or nobody came for idle_exit_s.
+  void Run();
+  void Stop();  // control thread
+
+  const ControlConfig& config() const { return config_; }
+  boost::asio::io_context& io() { return io_; }
+  Device* device() { return device_; }
+  ProcessDma* dma() { return dma_; }
+  Shard* shard() { return shard_; }
+  const Log& log() const { return log_; }
+  size_t session_count() const { return clients_.size(); }
+
+  // Something kept the instance alive, or ceased to.
+  void AddHold() { ++holds_; }
+  void DropHold();
+  void RestartIdleTimer();
+
+  void Attach(UniqueFd socket, const shm::Hello& hello);
+  void List(UniqueFd socket);
+  void Admin(UniqueFd socket);
+  void Forget(AttachedClient* client);
+
+  uint64_t refused() const { return refused_; }
+  double uptime_s() const;
+
+ private:
+  friend class Connection;
+  void Accept();
+  void AcceptAfterPause();
+  void AddConnection(UniqueFd socket);
+  void AwaitSignals();
+
+  ControlConfig config_;
+  Device* device_;
+  ProcessDma* dma_;
+  Shard* shard_;
+  Log log_;
+  boost::asio::io_context io_{1};
+  boost::asio::signal_set signals_;
+  InstanceSocket socket_;
+  boost::asio::posix::stream_descriptor listener_;
+  boost::asio::steady_timer accept_pause_;
+  boost::asio::steady_timer idle_timer_;
+  std::map<Connection*, std::shared_ptr<Connection>> pending_;
+  std::map<AttachedClient*, std::shared_ptr<AttachedClient>> clients_;
+  uint32_t holds_ = 0;
+  uint64_t refused_ = 0;
+  bool is_stopping_ = false;
+  int64_t started_ns_ = 0;
+};
+
+}  // namespace verbena::softnic

@@ -1,0 +1,109 @@
+// verbenad: puts the device, its copy engine, its shard and its control plane together.
+#include <errno.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "softnic/control/server.h"
+#include "softnic/daemon/options.h"
+#include "softnic/device/device.h"
+#include "softnic/dma/crew.h"
+#include "softnic/dma/process_dma.h"
+#include "softnic/engine/shard.h"
+
+namespace {
+
+using verbena::softnic::ControlServer;
+using verbena::softnic::CopyCrew;
+using verbena::softnic::DaemonOptions;
+using verbena::softnic::Device;
+using verbena::softnic::DeviceConfig;
+using verbena::softnic::Log;
+using verbena::softnic::ProcessDma;
+using verbena::softnic::Shard;
+
+constexpr char kVersion[] = "0.1.0";
+// Threads that hang in a client's memory are left behind at exit; the others are gone long before.
+constexpr int kStopWaitMs = 500;
+
+// Tells whoever started us, on the fd they gave, and in the log.
+int Fail(const DaemonOptions& options, const std::string& text) {
+  std::fprintf(stderr, "verbenad: %s\n", text.c_str());
+  if (options.ready_fd >= 0) {
+    std::string line = "E" + text + "\n";
+    (void)!write(options.ready_fd, line.data(), line.size());
+    close(options.ready_fd);
+  }
+  return 1;
+}
+
+void TellReady(const DaemonOptions& options) {
+  if (options.ready_fd < 0) return;
+  (void)!write(options.ready_fd, "R", 1);
+  close(options.ready_fd);
+}
+
+// Each client costs half a dozen fds; the soft limit is often 1024.
+void RaiseFdLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void IgnoreSignals() {
+  signal(SIGPIPE, SIG_IGN);  // a client that is gone is an errno
+  signal(SIGXFSZ, SIG_IGN);  // `ulimit -f` is an errno
+}
+
+int Serve(const DaemonOptions& options) {
+  DeviceConfig config;
+  config.limits = options.limits;
+  for (uint32_t i = 0; i < options.nics; ++i) {
+    config.nics.push_back(
+        verbena::softnic::MakeNicConfig(options.control.name_prefix, i, options.control.mtu_bytes));
+  }
+  CopyCrew crew;
+  ProcessDma dma(&crew);
+  Device device(config, &dma);
+  Shard shard(&device, &dma, &crew);
+  if (!shard.Open()) {
+    return Fail(options, std::string("can't make the event loop: ") + strerror(errno));
+  }
+  ControlServer server(options.control, &device, &dma, &shard, Log(options.log_level));
+  std::string error = server.Open();
+  if (!error.empty()) return Fail(options, error);
+  shard.Start();
+  TellReady(options);
+  server.Run();
+  shard.Stop(kStopWaitMs);
+  // No destructors: a thread may still hang in a client's memory, and the kernel frees everything.
+  std::fflush(nullptr);
+  _exit(0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  DaemonOptions options;
+  options.control.version = kVersion;
+  std::string error = ParseOptions(argc, argv, &options);
+  if (!error.empty()) return Fail(options, error);
+  if (options.wants_help) {
+    std::fputs(verbena::softnic::HelpText().c_str(), stdout);
+    return 0;
+  }
+  RaiseFdLimit();
+  IgnoreSignals();
+  try {
+    return Serve(options);
+  } catch (const std::exception& e) {
+    return Fail(options, std::string("can't start: ") + e.what());
+  }
+}

@@ -1,0 +1,204 @@
+#include "softnic/dma/copier.h"
+
+#include <errno.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/check.h"
+
+namespace verbena::softnic {
+
+using transport::DmaStatus;
+
+namespace {
+
+// Bytes of the chunk that stand in op.bytes; the rest comes from the source process.
+uint64_t LocalPart(const DmaOp& op, uint32_t chunk_bytes) {
+  if (op.progress_bytes >= op.bytes.size()) return 0;
+  return std::min<uint64_t>(op.bytes.size() - op.progress_bytes, chunk_bytes);
+}
+
+bool IsCopy(const DmaOp& op) { return op.kind == DmaOp::Kind::kCopy; }
+
+}  // namespace
+
+uint32_t SlicePieces(const std::vector<iovec>& pieces, uint64_t offset, uint64_t length,
+                     iovec* out) {
+  uint32_t count = 0;
+  for (const iovec& piece : pieces) {
+    if (length == 0) break;
+    if (offset >= piece.iov_len) {
+      offset -= piece.iov_len;
+      continue;
+    }
+    uint64_t n = std::min<uint64_t>(piece.iov_len - offset, length);
+    out[count++] = {static_cast<char*>(piece.iov_base) + offset, n};
+    offset = 0;
+    length -= n;
+  }
+  return count;
+}
+
+Copier::Copier(CopyGate* gate)
+    : gate_(gate), bounce_(std::make_unique<std::byte[]>(kBounceBytes)) {}
+
+int64_t Copier::Read(TargetProcess* target, std::byte* to, const iovec* remote, uint32_t pieces,
+                     uint64_t bytes) {
+  if (target->dead.load(std::memory_order_acquire)) return -ESRCH;
+  iovec local = {to, bytes};
+  gate_->Enter(target);
+  ssize_t n = process_vm_readv(target->pid, &local, 1, remote, pieces, 0);
+  int error = n < 0 ? errno : 0;
+  gate_->Leave();
+  return n < 0 ? -error : n;
+}
+
+int64_t Copier::Write(TargetProcess* target, const iovec* local, uint32_t local_pieces,
+                      const iovec* remote, uint32_t pieces) {
+  if (target->dead.load(std::memory_order_acquire)) return -ESRCH;
+  gate_->Enter(target);
+  ssize_t n = process_vm_writev(target->pid, local, local_pieces, remote, pieces, 0);
+  int error = n < 0 ? errno : 0;
+  gate_->Leave();
+  return n < 0 ? -error : n;
+}
+
+void Copier::Account(DmaOp& op, uint32_t chunk_bytes) {
+  op.progress_bytes += chunk_bytes;
+  bytes_moved_.store(bytes_moved_.load(std::memory_order_relaxed) + chunk_bytes,
+                     std::memory_order_relaxed);
+}
+
+void Copier::Execute(CopyUnit& unit) {
+  if (unit.count == 1 || !IsCopy(*unit.ops[0])) {
+    VERBENA_CHECK(unit.count == 1);
+    DmaOp& op = *unit.ops[0];
+    switch (op.kind) {
+      case DmaOp::Kind::kCopy:
+        return ExecuteOne(op, unit.chunk_bytes[0]);
+      case DmaOp::Kind::kCompareSwap:
+      case DmaOp::Kind::kFetchAdd:
+        return ExecuteAtomic(op);
+      case DmaOp::Kind::kProbe:
+        return ExecuteProbe(op);
+      case DmaOp::Kind::kFailed:
+        return;
+    }
+  }
+  if (!ReadAll(unit)) {
+    // Some source is bad: one by one finds out whose, and the others are not harmed.
+    for (uint32_t i = 0; i < unit.count; ++i) ExecuteOne(*unit.ops[i], unit.chunk_bytes[i]);
+    return;
+  }
+  WriteAll(unit);
+}
+
+bool Copier::ReadAll(CopyUnit& unit) {
+  uint32_t pieces = 0;
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < unit.count; ++i) {
+    DmaOp& op = *unit.ops[i];
+    uint64_t local = LocalPart(op, unit.chunk_bytes[i]);
+    uint64_t remote = unit.chunk_bytes[i] - local;
+    if (remote == 0) continue;
+    uint64_t offset = op.progress_bytes + local - op.bytes.size();
+    pieces += SlicePieces(op.source_pieces, offset, remote, remote_ + pieces);
+    bytes += remote;
+  }
+  if (pieces == 0) return true;
+  VERBENA_CHECK(pieces <= kUnitPiecesMax && bytes <= kBounceBytes);
+  return Read(unit.source, bounce_.get(), remote_, pieces, bytes) == static_cast<int64_t>(bytes);
+}
+
+void Copier::WriteAll(CopyUnit& unit) {
+  uint32_t pieces = 0, locals = 0;
+  uint64_t bytes = 0;
+  std::byte* from = bounce_.get();
+  for (uint32_t i = 0; i < unit.count; ++i) {
+    DmaOp& op = *unit.ops[i];
+    uint64_t local = LocalPart(op, unit.chunk_bytes[i]);
+    uint64_t remote = unit.chunk_bytes[i] - local;
+    if (local != 0) local_[locals++] = {op.bytes.data() + op.progress_bytes, local};
+    if (remote != 0) local_[locals++] = {from, remote};
+    from += remote;
+    bytes += unit.chunk_bytes[i];
+    pieces += SlicePieces(op.destination_pieces, op.progress_bytes, unit.chunk_bytes[i],
+                          remote_ + pieces);
+  }
+  VERBENA_CHECK(pieces <= kUnitPiecesMax);
+  int64_t n = bytes == 0 ? 0 : Write(unit.destination, local_, locals, remote_, pieces);
+  uint64_t written = n < 0 ? 0 : static_cast<uint64_t>(n);
+  for (uint32_t i = 0; i < unit.count; ++i) {
+    if (written >= unit.chunk_bytes[i]) {
+      written -= unit.chunk_bytes[i];
+      Account(*unit.ops[i], unit.chunk_bytes[i]);
+      continue;
+    }
+    // The kernel stopped inside this operation. It and those after it go one by one: the fault is
+    // this one's alone, and writing its first bytes again changes nothing.
+    for (; i < unit.count; ++i) ExecuteOne(*unit.ops[i], unit.chunk_bytes[i]);
+  }
+}
+
+void Copier::ExecuteOne(DmaOp& op, uint32_t chunk_bytes) {
+  if (chunk_bytes == 0) return;
+  uint64_t local = LocalPart(op, chunk_bytes);
+  uint64_t remote = chunk_bytes - local;
+  if (remote != 0) {
+    uint64_t offset = op.progress_bytes + local - op.bytes.size();
+    uint32_t pieces = SlicePieces(op.source_pieces, offset, remote, remote_);
+    if (Read(op.source, bounce_.get(), remote_, pieces, remote) != static_cast<int64_t>(remote)) {
+      op.status = DmaStatus::kSourceFault;
+      return;
+    }
+  }
+  uint32_t locals = 0;
+  if (local != 0) local_[locals++] = {op.bytes.data() + op.progress_bytes, local};
+  if (remote != 0) local_[locals++] = {bounce_.get(), remote};
+  uint32_t pieces = SlicePieces(op.destination_pieces, op.progress_bytes, chunk_bytes, remote_);
+  if (Write(op.destination, local_, locals, remote_, pieces) != static_cast<int64_t>(chunk_bytes)) {
+    op.status = DmaStatus::kDestinationFault;
+    return;
+  }
+  Account(op, chunk_bytes);
+}
+
+void Copier::ExecuteAtomic(DmaOp& op) {
+  uint64_t word = 0;
+  iovec remote = op.destination_pieces[0];
+  if (Read(op.destination, reinterpret_cast<std::byte*>(&word), &remote, 1, sizeof(word)) !=
+      static_cast<int64_t>(sizeof(word))) {
+    op.status = DmaStatus::kDestinationFault;
+    return;
+  }
+  op.original = word;
+  if (op.kind == DmaOp::Kind::kFetchAdd) {
+    word += op.swap_or_add;
+  } else if (word == op.compare) {
+    word = op.swap_or_add;
+  } else {
+    // Nothing is written back: the owner's CPU may have stored to the word since it was read.
+    return Account(op, sizeof(word));
+  }
+  iovec local = {&word, sizeof(word)};
+  if (Write(op.destination, &local, 1, &remote, 1) != static_cast<int64_t>(sizeof(word))) {
+    op.status = DmaStatus::kDestinationFault;
+    return;
+  }
+  Account(op, sizeof(word));
+}
+
+void Copier::ExecuteProbe(DmaOp& op) {
+  std::byte buffer[16] = {};
+  for (const iovec& piece : op.source_pieces) {
+    int64_t n = Read(op.source, buffer, &piece, 1, piece.iov_len);
+    if (n != static_cast<int64_t>(piece.iov_len)) {
+      op.error = n < 0 ? static_cast<int>(-n) : EFAULT;
+      return;
+    }
+    std::memcpy(&op.original, buffer, sizeof(op.original));
+  }
+}
+
+}  // namespace verbena::softnic

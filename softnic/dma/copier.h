@@ -1,0 +1,118 @@
+// Moves bytes between other processes with process_vm_readv/writev through a small bounce buffer.
+//
+// Thread: each Copier belongs to one thread. Trust: addresses are the clients'; a bad one is a
+// fault of that operation, found by the kernel.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "softnic/dma/target_process.h"
+#include "transport/qp_transport.h"
+
+namespace verbena::softnic {
+
+// Payload per system call: what stays in L2, and what bounds the time of one copy (measured 10 µs).
+inline constexpr uint32_t kBounceBytes = 64 * 1024;
+// Operations per system call: 16 pieces get nearly all of the 3x that batching gives.
+inline constexpr uint32_t kUnitOpsMax = 16;
+// Pieces per system call over all operations of a unit.
+inline constexpr uint32_t kUnitPiecesMax = 128;
+
+struct DmaSession;
+
+// One submitted operation. Pooled: the vectors keep their capacity.
+struct DmaOp {
+  enum class Kind : uint8_t {
+    kCopy,
+    kCompareSwap,
+    kFetchAdd,
+    kProbe,   // reads source_pieces into `original` and reports errno
+    kFailed,  // refused at Submit; travels along so that its report comes in order
+  };
+  Kind kind = Kind::kCopy;
+  transport::DmaStatus status = transport::DmaStatus::kOk;
+  int error = 0;  // kProbe
+  uint64_t stream = 0;
+  uint64_t cookie = 0;
+  TargetProcess* source = nullptr;  // nullptr: all bytes are in `bytes`
+  TargetProcess* destination = nullptr;
+  uint64_t length_bytes = 0;
+  uint64_t progress_bytes = 0;
+  std::vector<std::byte> bytes;      // the first bytes of the copy (GRH, inline data) ...
+  std::vector<iovec> source_pieces;  // ... and then these of the source process
+  std::vector<iovec> destination_pieces;
+  uint64_t compare = 0;
+  uint64_t swap_or_add = 0;
+  uint64_t original = 0;
+  struct Hold {
+    DmaSession* session = nullptr;
+    uint64_t epoch = 0;
+  };
+  Hold holds[2];  // the sessions whose fences wait for this operation
+  DmaOp* next = nullptr;
+};
+
+// What one go of the Copier carries out: operations with one source and one destination process.
+struct CopyUnit {
+  DmaOp* ops[kUnitOpsMax] = {};
+  uint32_t chunk_bytes[kUnitOpsMax] = {};
+  uint32_t count = 0;
+  TargetProcess* source = nullptr;
+  TargetProcess* destination = nullptr;
+  int64_t elapsed_ns = 0;          // measured by workers only
+  std::atomic<bool> stuck{false};  // the watchdog saw it hang
+  bool holds_source = false;       // leader's note of which processes it charges
+  bool holds_destination = false;
+  bool is_hang_noted = false;
+};
+
+// Told before and after each system call that may hang, so that a watchdog can tell a hung copy.
+class CopyGate {
+ public:
+  virtual ~CopyGate() = default;
+  virtual void Enter(TargetProcess* target) = 0;
+  virtual void Leave() = 0;
+};
+
+class Copier {
+ public:
+  explicit Copier(CopyGate* gate);
+
+  // Carries out chunk_bytes[i] of each operation, in order, and sets status (or progress_bytes).
+  // Bytes become visible in ascending order. Errors: a source that can't be read faults before any
+  // byte of that chunk is written.
+  void Execute(CopyUnit& unit);
+
+  uint64_t bytes_moved() const { return bytes_moved_.load(std::memory_order_relaxed); }
+
+ private:
+  void ExecuteOne(DmaOp& op, uint32_t chunk_bytes);
+  void ExecuteAtomic(DmaOp& op);
+  void ExecuteProbe(DmaOp& op);
+  bool ReadAll(CopyUnit& unit);
+  void WriteAll(CopyUnit& unit);
+  int64_t Read(TargetProcess* target, std::byte* to, const iovec* remote, uint32_t pieces,
+               uint64_t bytes);
+  int64_t Write(TargetProcess* target, const iovec* local, uint32_t local_pieces,
+                const iovec* remote, uint32_t pieces);
+  void Account(DmaOp& op, uint32_t chunk_bytes);
+
+  CopyGate* gate_;
+  std::unique_ptr<std::byte[]> bounce_;
+  std::atomic<uint64_t> bytes_moved_{0};
+  iovec remote_[kUnitPiecesMax];
+  iovec local_[2 * kUnitOpsMax];
+};
+
+// Cuts [offset, offset + length) of the concatenation of `pieces` into `out`; returns the number of
+// pieces written (at most pieces.size()).
+uint32_t SlicePieces(const std::vector<iovec>& pieces, uint64_t offset, uint64_t length,
+                     iovec* out);
+
+}  // namespace verbena::softnic

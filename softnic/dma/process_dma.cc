@@ -1,0 +1,373 @@
+#include "softnic/dma/process_dma.h"
+
+#include <errno.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/check.h"
+
+namespace verbena::softnic {
+
+using transport::DmaRequest;
+using transport::DmaSegment;
+using transport::DmaStatus;
+using transport::MemoryId;
+
+namespace {
+
+// A MemoryId is an index below a generation, so that a stale one is refused and never taken for the
+// region that came to the same place later.
+constexpr uint32_t kIndexBits = 24;
+constexpr uint32_t kRegionsMax = 1u << kIndexBits;
+
+MemoryId MakeMemoryId(uint32_t index, uint8_t generation) {
+  return (static_cast<uint32_t>(generation) << kIndexBits) | index;
+}
+
+// Streams of probes are apart from the device's by the top bit, one per session and range.
+constexpr uint64_t kProbeStreamBit = 1ull << 63;
+
+uint32_t LaneOf(uint64_t stream) {
+  // Fibonacci hashing: neighbouring stream numbers land in different lanes.
+  return static_cast<uint32_t>((stream * 0x9e37'79b9'7f4a'7c15ull) >> 58);
+}
+
+uint64_t TotalLength(const DmaSegment* segments, uint32_t count) {
+  uint64_t total = 0;
+  for (uint32_t i = 0; i < count; ++i) total += segments[i].length;
+  return total;
+}
+
+}  // namespace
+
+ProcessDma::ProcessDma(CopyCrew* crew) : crew_(crew), regions_(1) {
+  static_assert(kLanes == 64, "LaneOf keeps six bits");
+}
+ProcessDma::~ProcessDma() = default;
+
+// --- sessions -----------------------------------------------------------------------------------
+
+void ProcessDma::AttachSession(SessionId session, pid_t pid) {
+  TargetProcess* process = nullptr;
+  for (auto& p : processes_) {
+    if (p->pid == pid && !p->dead.load(std::memory_order_relaxed)) process = p.get();
+  }
+  if (process == nullptr) {
+    processes_.push_back(std::make_unique<TargetProcess>());
+    process = processes_.back().get();
+    process->pid = pid;
+  }
+  process->sessions += 1;
+  auto record = std::make_unique<DmaSession>();
+  record->id = session;
+  record->process = process;
+  bool is_new = sessions_.emplace(session, std::move(record)).second;
+  VERBENA_CHECK(is_new);
+}
+
+void ProcessDma::MarkProcessDead(SessionId session) {
+  DmaSession* record = FindSession(session);
+  if (record != nullptr) record->process->dead.store(true, std::memory_order_release);
+}
+
+void ProcessDma::SetReachable(SessionId session, bool reachable) {
+  DmaSession* record = FindSession(session);
+  if (record != nullptr) record->reachable = reachable;
+}
+
+bool ProcessDma::IsIdle(SessionId session) const {
+  const DmaSession* record = FindSession(session);
+  return record == nullptr || record->outstanding == 0;
+}
+
+void ProcessDma::DetachSession(SessionId session) {
+  auto it = sessions_.find(session);
+  if (it == sessions_.end()) return;
+  VERBENA_CHECK(it->second->outstanding == 0);
+  TargetProcess* process = it->second->process;
+  for (uint32_t i = 1; i < regions_.size(); ++i) {
+    if (regions_[i].session == it->second.get()) {
+      RemoveRegion(MakeMemoryId(i, regions_[i].generation));
+    }
+  }
+  sessions_.erase(it);
+  process->sessions -= 1;
+  if (process->sessions != 0) return;
+  VERBENA_CHECK(process->waiting.empty());
+  std::erase(slow_, process);
+  std::erase_if(processes_, [process](const auto& p) { return p.get() == process; });
+}
+
+DmaSession* ProcessDma::FindSession(SessionId session) const {
+  auto it = sessions_.find(session);
+  return it == sessions_.end() ? nullptr : it->second.get();
+}
+
+void ProcessDma::SubmitProbe(SessionId session, uint64_t addr, uint64_t bytes, uint64_t cookie) {
+  DmaSession* record = FindSession(session);
+  DmaOp* op = NewOp();
+  op->kind = DmaOp::Kind::kProbe;
+  op->stream = kProbeStreamBit | (static_cast<uint64_t>(session) << 24) | (cookie & 0xff'ffff);
+  op->cookie = cookie;
+  if (record == nullptr || bytes == 0 || addr + bytes < addr) {
+    op->error = record == nullptr || bytes != 0 ? EFAULT : 0;
+    probes_.push_back({cookie, op->error, 0});
+    return FreeOp(op);
+  }
+  op->source = record->process;
+  if (bytes <= sizeof(op->original)) {
+    op->source_pieces.push_back({reinterpret_cast<void*>(addr), bytes});
+  } else {
+    op->source_pieces.push_back({reinterpret_cast<void*>(addr), 1});
+    op->source_pieces.push_back({reinterpret_cast<void*>(addr + bytes - 1), 1});
+  }
+  HoldSession(op, 0, record);
+  Enqueue(op);
+}
+
+// --- regions ------------------------------------------------------------------------------------
+
+int ProcessDma::AddRegion(SessionId session, uint64_t addr, uint64_t length, uint32_t access,
+                          MemoryId* out) {
+  int probed_error = std::exchange(probed_error_, 0);
+  DmaSession* record = FindSession(session);
+  if (record == nullptr || !record->reachable) return EOPNOTSUPP;
+  if (addr + length < addr) return EFAULT;
+  if (length != 0 && probed_error != 0) return probed_error;
+  uint32_t index;
+  if (!free_regions_.empty()) {
+    index = free_regions_.back();
+    free_regions_.pop_back();
+  } else {
+    if (regions_.size() >= kRegionsMax) return ENOMEM;
+    index = static_cast<uint32_t>(regions_.size());
+    regions_.emplace_back();
+  }
+  Region& region = regions_[index];
+  region.session = record;
+  region.addr = addr;
+  region.length = length;
+  *out = MakeMemoryId(index, region.generation);
+  return 0;
+}
+
+void ProcessDma::RemoveRegion(MemoryId id) {
+  if (FindRegion(id) == nullptr) return;
+  uint32_t index = id & (kRegionsMax - 1);
+  regions_[index].session = nullptr;
+  regions_[index].generation += 1;
+  free_regions_.push_back(index);
+}
+
+const ProcessDma::Region* ProcessDma::FindRegion(MemoryId id) const {
+  uint32_t index = id & (kRegionsMax - 1);
+  if (index >= regions_.size()) return nullptr;
+  const Region& region = regions_[index];
+  if (region.session == nullptr || region.generation != id >> kIndexBits) return nullptr;
+  return &region;
+}
+
+const char* ProcessDma::BackendName(MemoryId region) const {
+  return FindRegion(region) == nullptr ? "none" : "process";
+}
+
+// --- submission ---------------------------------------------------------------------------------
+
+bool ProcessDma::ResolvePieces(const DmaSegment* segments, uint32_t count, uint64_t offset,
+                               uint64_t length, std::vector<iovec>* out,
+                               DmaSession** session) const {
+  for (uint32_t i = 0; i < count && length != 0; ++i) {
+    const DmaSegment& segment = segments[i];
+    if (offset >= segment.length) {
+      offset -= segment.length;
+      continue;
+    }
+    const Region* region = FindRegion(segment.memory);
+    if (region == nullptr) return false;
+    // The device has checked bounds by key; this is the last line, and costs two compares.
+    if (segment.addr < region->addr || segment.addr - region->addr > region->length ||
+        segment.length > region->length - (segment.addr - region->addr)) {
+      return false;
+    }
+    if (*session != nullptr && *session != region->session) return false;
+    *session = region->session;
+    uint64_t n = std::min<uint64_t>(segment.length - offset, length);
+    out->push_back({reinterpret_cast<void*>(segment.addr + offset), n});
+    offset = 0;
+    length -= n;
+  }
+  return length == 0;
+}
+
+void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
+  const transport::Payload& payload = request.source;
+  op->length_bytes = static_cast<uint64_t>(request.prefix_bytes) + payload.length;
+  op->bytes.insert(op->bytes.end(), request.prefix, request.prefix + request.prefix_bytes);
+  DmaSession* source = nullptr;
+  DmaSession* destination = nullptr;
+  if (payload.bytes != nullptr) {
+    op->bytes.insert(op->bytes.end(), payload.bytes, payload.bytes + payload.length);
+  } else if (!ResolvePieces(payload.segments, payload.segment_count, payload.offset, payload.length,
+                            &op->source_pieces, &source)) {
+    op->kind = DmaOp::Kind::kFailed;
+    op->status = DmaStatus::kSourceFault;
+    return;
+  }
+  if (!ResolvePieces(request.destination, request.destination_count, request.destination_offset,
+                     op->length_bytes, &op->destination_pieces, &destination)) {
+    op->kind = DmaOp::Kind::kFailed;
+    op->status = DmaStatus::kDestinationFault;
+    return;
+  }
+  if (source != nullptr) {
+    op->source = source->process;
+    HoldSession(op, 0, source);
+  }
+  if (destination != nullptr) {
+    op->destination = destination->process;
+    HoldSession(op, 1, destination);
+  }
+}
+
+void ProcessDma::ResolveAtomic(const DmaRequest& request, DmaOp* op) {
+  DmaSession* destination = nullptr;
+  op->length_bytes = sizeof(uint64_t);
+  op->compare = request.compare;
+  op->swap_or_add = request.swap_or_add;
+  op->kind = request.kind == DmaRequest::Kind::kCompareSwap ? DmaOp::Kind::kCompareSwap
+                                                            : DmaOp::Kind::kFetchAdd;
+  if (TotalLength(request.destination, request.destination_count) < sizeof(uint64_t) ||
+      !ResolvePieces(request.destination, request.destination_count, request.destination_offset,
+                     sizeof(uint64_t), &op->destination_pieces, &destination) ||
+      op->destination_pieces.size() != 1) {
+    op->kind = DmaOp::Kind::kFailed;
+    op->status = DmaStatus::kDestinationFault;
+    return;
+  }
+  op->destination = destination->process;
+  HoldSession(op, 1, destination);
+}
+
+void ProcessDma::Submit(uint64_t stream, uint64_t cookie, const DmaRequest& request) {
+  DmaOp* op = NewOp();
+  op->stream = stream;
+  op->cookie = cookie;
+  if (request.kind == DmaRequest::Kind::kCopy) {
+    ResolveCopy(request, op);
+  } else {
+    ResolveAtomic(request, op);
+  }
+  operations_ += 1;
+  Enqueue(op);
+}
+
+void ProcessDma::Fence(SessionId session, uint64_t cookie) {
+  DmaSession* record = FindSession(session);
+  if (record == nullptr || record->outstanding == 0) {
+    fences_.push_back(cookie);
+    return;
+  }
+  record->epochs.back().fence_cookie = cookie;
+  record->epochs.emplace_back();
+}
+
+void ProcessDma::HoldSession(DmaOp* op, int slot, DmaSession* session) {
+  if (op->holds[0].session == session) return;
+  op->holds[slot] = {session, session->first_epoch + session->epochs.size() - 1};
+  session->epochs.back().outstanding += 1;
+  session->outstanding += 1;
+}
+
+void ProcessDma::ReleaseHolds(DmaOp* op) {
+  for (DmaOp::Hold& hold : op->holds) {
+    DmaSession* session = std::exchange(hold.session, nullptr);
+    if (session == nullptr) continue;
+    VERBENA_CHECK(session->outstanding > 0);
+    session->outstanding -= 1;
+    session->epochs[hold.epoch - session->first_epoch].outstanding -= 1;
+    while (session->epochs.size() > 1 && session->epochs.front().outstanding == 0) {
+      fences_.push_back(session->epochs.front().fence_cookie);
+      session->epochs.pop_front();
+      session->first_epoch += 1;
+    }
+  }
+}
+
+// --- operations ---------------------------------------------------------------------------------
+
+DmaOp* ProcessDma::NewOp() {
+  if (free_ops_ == nullptr) return &op_storage_.emplace_back();
+  DmaOp* op = free_ops_;
+  free_ops_ = op->next;
+  op->kind = DmaOp::Kind::kCopy;
+  op->status = DmaStatus::kOk;
+  op->error = 0;
+  op->source = op->destination = nullptr;
+  op->length_bytes = op->progress_bytes = 0;
+  op->original = 0;
+  op->next = nullptr;
+  op->bytes.clear();
+  op->source_pieces.clear();
+  op->destination_pieces.clear();
+  return op;
+}
+
+void ProcessDma::FreeOp(DmaOp* op) {
+  op->next = free_ops_;
+  free_ops_ = op;
+}
+
+void ProcessDma::Enqueue(DmaOp* op) {
+  uint32_t lane = LaneOf(op->stream);
+  op->next = nullptr;
+  if (lanes_[lane].last != nullptr) {
+    lanes_[lane].last->next = op;
+  } else {
+    lanes_[lane].first = op;
+    lane_mask_ |= 1ull << lane;
+  }
+  lanes_[lane].last = op;
+}
+
+void ProcessDma::PushFront(DmaOp* op) {
+  uint32_t lane = LaneOf(op->stream);
+  op->next = lanes_[lane].first;
+  lanes_[lane].first = op;
+  if (op->next == nullptr) lanes_[lane].last = op;
+  lane_mask_ |= 1ull << lane;
+}
+
+void ProcessDma::Report(DmaOp* op) {
+  if (op->kind == DmaOp::Kind::kProbe) {
+    probes_.push_back({op->cookie, op->error, op->original});
+  } else {
+    done_.push_back({op->cookie, op->status, op->original});
+  }
+  ReleaseHolds(op);
+  FreeOp(op);
+}
+
+bool ProcessDma::PollDone(Done* out) {
+  if (done_.empty()) return false;
+  *out = done_.front();
+  done_.pop_front();
+  return true;
+}
+
+bool ProcessDma::PollFence(uint64_t* cookie) {
+  // A fence is reported after everything it waits for.
+  if (fences_.empty() || !done_.empty()) return false;
+  *cookie = fences_.front();
+  fences_.pop_front();
+  return true;
+}
+
+bool ProcessDma::PollProbe(ProbeDone* out) {
+  if (probes_.empty()) return false;
+  *out = probes_.front();
+  probes_.pop_front();
+  return true;
+}
+
+}  // namespace verbena::softnic

@@ -1,0 +1,179 @@
+// The DMA engine over process_vm_readv/writev: batches what may be batched, keeps each stream in
+// order, and keeps clients whose memory hangs away from all others.
+//
+// Life of an operation: Submit puts it in a lane; RunBatch takes a unit of operations out of the
+// lanes, round-robin, and carries it out on the leading thread. If the thread hangs, another one
+// leads on (see crew.h): the process at fault is marked slow, the unit's streams are held back
+// until it is done, and operations that touch a slow process go to a worker, one at a time per
+// process.
+//
+// Thread: the leader, but for the counters.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "softnic/device/services.h"
+#include "softnic/dma/crew.h"
+
+namespace verbena::softnic {
+
+// One session's side of the engine.
+struct DmaSession {
+  SessionId id = 0;
+  TargetProcess* process = nullptr;
+  bool reachable = false;
+  // Operations in flight by fence epoch: each fence closes the epoch that was open.
+  struct Epoch {
+    uint64_t outstanding = 0;
+    uint64_t fence_cookie = 0;
+  };
+  std::deque<Epoch> epochs{1};
+  uint64_t first_epoch = 0;
+  uint64_t outstanding = 0;
+};
+
+class ProcessDma final : public DmaEngine {
+ public:
+  explicit ProcessDma(CopyCrew* crew);
+  ~ProcessDma() override;
+
+  // --- sessions ---------------------------------------------------------------------------------
+  void AttachSession(SessionId session, pid_t pid);
+  // The session's process has ended; its pid may be anybody's soon. Any thread may have learnt it.
+  void MarkProcessDead(SessionId session);
+  void SetReachable(SessionId session, bool reachable);
+  bool IsIdle(SessionId session) const;   // nothing in flight touches it
+  void DetachSession(SessionId session);  // precondition: IsIdle
+
+  // Reads the first and the last byte of a range, without ever making the caller wait: whether the
+  // memory is there is known when the probe is done. With `bytes` of 8 at most reads all of it.
+  void SubmitProbe(SessionId session, uint64_t addr, uint64_t bytes, uint64_t cookie);
+  // Outcome for the AddRegion that the next command makes; AddRegion does not touch memory itself.
+  void SetProbed(int error) { probed_error_ = error; }
+
+  // --- DmaEngine --------------------------------------------------------------------------------
+  int AddRegion(SessionId session, uint64_t addr, uint64_t length, uint32_t access,
+                transport::MemoryId* out) override;
+  void RemoveRegion(transport::MemoryId region) override;
+  const char* BackendName(transport::MemoryId region) const override;
+  void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
+  void Fence(SessionId session, uint64_t cookie) override;
+
+  // --- progress ---------------------------------------------------------------------------------
+  enum class Batch { kIdle, kWorked, kDeposed };
+  // Carries out operations up to `budget_bytes` (and one unit's worth more). kDeposed: the calling
+  // thread leads no more and must return without touching anything.
+  Batch RunBatch(CopyThread& me, uint64_t budget_bytes);
+  // Whether RunBatch would find something to do now.
+  bool HasWork() const { return lane_mask_ != 0 || crew_->HasFinished() || attention_due_; }
+  // Some copy hangs: the next RunBatch shall look after slow processes.
+  void RequestAttention() { attention_due_ = !slow_.empty(); }
+
+  struct Done {
+    uint64_t cookie;
+    transport::DmaStatus status;
+    uint64_t atomic_original;
+  };
+  struct ProbeDone {
+    uint64_t cookie;
+    int error;
+    uint64_t word;
+  };
+  bool PollDone(Done* out);
+  bool PollFence(uint64_t* cookie);
+  bool PollProbe(ProbeDone* out);
+
+  uint64_t process_bytes() const { return crew_->bytes_moved(); }
+  uint64_t operations() const { return operations_; }
+  uint64_t units() const { return units_executed_; }
+  uint32_t slow_processes() const { return static_cast<uint32_t>(slow_.size()); }
+
+ private:
+  static constexpr uint32_t kLanes = 64;  // one bit each in lane_mask_
+  static constexpr uint32_t kStreakMax = 1u << 14;
+
+  struct Region {
+    DmaSession* session = nullptr;
+    uint64_t addr = 0;
+    uint64_t length = 0;
+    uint8_t generation = 0;
+  };
+  struct Lane {
+    DmaOp* first = nullptr;
+    DmaOp* last = nullptr;
+  };
+  struct BlockedStream {
+    uint32_t held = 0;           // operations out of the leader's hands
+    std::deque<DmaOp*> waiting;  // later ones, in order
+  };
+
+  // process_dma.cc
+  DmaSession* FindSession(SessionId session) const;
+  const Region* FindRegion(transport::MemoryId region) const;
+  bool ResolvePieces(const transport::DmaSegment* segments, uint32_t count, uint64_t offset,
+                     uint64_t length, std::vector<iovec>* out, DmaSession** session) const;
+  void ResolveCopy(const transport::DmaRequest& request, DmaOp* op);
+  void ResolveAtomic(const transport::DmaRequest& request, DmaOp* op);
+  DmaOp* NewOp();
+  void FreeOp(DmaOp* op);
+  void HoldSession(DmaOp* op, int slot, DmaSession* session);
+  void ReleaseHolds(DmaOp* op);
+  void Enqueue(DmaOp* op);
+  void PushFront(DmaOp* op);
+  void Report(DmaOp* op);
+
+  // batch.cc
+  CopyUnit* NewUnit();
+  DmaOp* PopLane(uint32_t lane);
+  bool BuildUnit(CopyUnit* unit);
+  bool TakeFromLane(uint32_t lane, CopyUnit* unit, uint64_t* bytes, uint32_t* reads,
+                    uint32_t* writes);
+  bool Fits(const CopyUnit& unit, const DmaOp& op) const;
+  void RetireUnit(CopyUnit* unit);
+
+  // slow_path.cc
+  void AdoptHungUnit();
+  void MarkSlow(TargetProcess* process);
+  bool HasProvenFast(const TargetProcess& process) const;
+  bool DivertIfHeldBack(uint32_t lane);
+  void CollectFinished();
+  void RunSlow();
+  bool StartSlow(TargetProcess* process);
+  void ReleaseHungCharges();
+  void Unblock(uint64_t stream);
+
+  CopyCrew* crew_;
+  std::unordered_map<SessionId, std::unique_ptr<DmaSession>> sessions_;
+  std::vector<std::unique_ptr<TargetProcess>> processes_;
+  std::vector<Region> regions_;  // index 0 is never used
+  std::vector<uint32_t> free_regions_;
+  int probed_error_ = 0;
+
+  std::deque<DmaOp> op_storage_;
+  DmaOp* free_ops_ = nullptr;
+  std::array<Lane, kLanes> lanes_;
+  uint64_t lane_mask_ = 0;  // lanes with operations
+  uint32_t next_lane_ = 0;
+
+  std::deque<CopyUnit> unit_storage_;
+  std::vector<CopyUnit*> free_units_;
+  CopyUnit* running_ = nullptr;       // in the leader's hands; survives its being deposed
+  std::vector<CopyUnit*> out_units_;  // in others' hands
+  std::vector<CopyUnit*> finished_;
+  std::unordered_map<uint64_t, BlockedStream> blocked_;
+  std::vector<TargetProcess*> slow_;
+  bool attention_due_ = false;
+
+  std::deque<Done> done_;
+  std::deque<uint64_t> fences_;
+  std::deque<ProbeDone> probes_;
+  uint64_t operations_ = 0;
+  uint64_t units_executed_ = 0;
+};
+
+}  // namespace verbena::softnic

@@ -1,0 +1,449 @@
+#include "softnic/dma/process_dma.h"
+
+#include <errno.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "softnic/dma/test_target.h"
+
+namespace verbena::softnic {
+namespace {
+
+using transport::DmaRequest;
+using transport::DmaSegment;
+using transport::DmaStatus;
+using transport::MemoryId;
+
+constexpr uint64_t kPage = 4096;
+constexpr SessionId kA = 1, kB = 2;
+
+// Runs the engine on its crew: each RunUntilIdle is one or more leader turns.
+class DmaTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    crew_.Start([this](CopyThread& me) { Lead(me); }, [this] { Wake(); });
+  }
+  void TearDown() override { EXPECT_TRUE(crew_.Stop(5000)); }
+
+  void Lead(CopyThread& me) {
+    std::unique_lock lock(mutex_);
+    while (!crew_.IsStopping()) {
+      wake_.wait_for(lock, std::chrono::milliseconds(20),
+                     [&] { return crew_.IsStopping() || wants_run_; });
+      wants_run_ = false;
+      while (dma_.HasWork()) {
+        if (dma_.RunBatch(me, 1 << 20) == ProcessDma::Batch::kDeposed) {
+          lock.release()->unlock();
+          return;
+        }
+      }
+      idle_ = true;
+      wake_.notify_all();
+    }
+  }
+  void Wake() {
+    wants_run_ = true;
+    wake_.notify_all();
+  }
+  // Runs everything submitted so far and returns what is done.
+  std::vector<ProcessDma::Done> Run() {
+    std::unique_lock lock(mutex_);
+    idle_ = false;
+    wants_run_ = true;
+    wake_.notify_all();
+    wake_.wait(lock, [&] { return idle_; });
+    std::vector<ProcessDma::Done> all;
+    ProcessDma::Done done;
+    while (dma_.PollDone(&done)) all.push_back(done);
+    return all;
+  }
+
+  void Attach(SessionId session, const TestTarget& target) {
+    std::lock_guard lock(mutex_);
+    dma_.AttachSession(session, target.pid());
+    dma_.SetReachable(session, true);
+  }
+  MemoryId Add(SessionId session, uint64_t addr, uint64_t length) {
+    std::lock_guard lock(mutex_);
+    MemoryId id = 0;
+    EXPECT_EQ(dma_.AddRegion(session, addr, length, 0, &id), 0);
+    return id;
+  }
+  void Copy(uint64_t stream, uint64_t cookie, std::vector<DmaSegment> from,
+            std::vector<DmaSegment> to, uint32_t length, uint64_t from_offset = 0,
+            uint64_t to_offset = 0) {
+    DmaRequest request;
+    request.source.length = length;
+    request.source.segments = from.data();
+    request.source.segment_count = static_cast<uint16_t>(from.size());
+    request.source.offset = from_offset;
+    request.destination = to.data();
+    request.destination_count = static_cast<uint16_t>(to.size());
+    request.destination_offset = to_offset;
+    std::lock_guard lock(mutex_);
+    dma_.Submit(stream, cookie, request);
+  }
+
+  static void Poke(const TestTarget& t, uint64_t addr, const void* from, size_t n) {
+    iovec local = {const_cast<void*>(from), n}, remote = {reinterpret_cast<void*>(addr), n};
+    ASSERT_EQ(process_vm_writev(t.pid(), &local, 1, &remote, 1, 0), static_cast<ssize_t>(n));
+  }
+  static std::string Peek(const TestTarget& t, uint64_t addr, size_t n) {
+    std::string text(n, '\0');
+    iovec local = {text.data(), n}, remote = {reinterpret_cast<void*>(addr), n};
+    EXPECT_EQ(process_vm_readv(t.pid(), &local, 1, &remote, 1, 0), static_cast<ssize_t>(n));
+    return text;
+  }
+  static uint64_t PeekWord(const TestTarget& t, uint64_t addr) {
+    uint64_t word;
+    std::memcpy(&word, Peek(t, addr, sizeof(word)).data(), sizeof(word));
+    return word;
+  }
+
+  CopyCrew crew_;
+  ProcessDma dma_{&crew_};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::atomic<bool> wants_run_{false};
+  bool idle_ = false;
+};
+
+TEST_F(DmaTest, CopiesBetweenTwoProcesses) {
+  TestTarget a(kPage), b(kPage);
+  Attach(kA, a);
+  Attach(kB, b);
+  Poke(a, a.addr(), "from a to b", 11);
+  MemoryId ra = Add(kA, a.addr(), kPage), rb = Add(kB, b.addr(), kPage);
+  Copy(7, 70, {{ra, 11, a.addr()}}, {{rb, 11, b.addr() + 100}}, 11);
+  auto done = Run();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].cookie, 70u);
+  EXPECT_EQ(done[0].status, DmaStatus::kOk);
+  EXPECT_EQ(Peek(b, b.addr() + 100, 11), "from a to b");
+  EXPECT_EQ(dma_.process_bytes(), 11u);
+}
+
+TEST_F(DmaTest, ScattersAndGathersWithOffsets) {
+  TestTarget a(kPage), b(kPage);
+  Attach(kA, a);
+  Attach(kB, b);
+  Poke(a, a.addr(), "abcdefghij", 10);
+  MemoryId ra = Add(kA, a.addr(), kPage), rb = Add(kB, b.addr(), kPage);
+  // Source "abcde" ++ "fghij" from offset 3: "defghi"; destination pieces of 4, from offset 1.
+  Copy(1, 1, {{ra, 5, a.addr()}, {ra, 5, a.addr() + 5}},
+       {{rb, 4, b.addr()}, {rb, 4, b.addr() + 64}}, 6, 3, 1);
+  auto done = Run();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, DmaStatus::kOk);
+  EXPECT_EQ(Peek(b, b.addr() + 1, 3), "def");
+  EXPECT_EQ(Peek(b, b.addr() + 64, 3), "ghi");
+}
+
+TEST_F(DmaTest, MegabyteGoesInChunksAndArrivesWhole) {
+  constexpr uint32_t kBytes = (1 << 20) + 12345;
+  TestTarget a(2 << 20), b(2 << 20);
+  Attach(kA, a);
+  Attach(kB, b);
+  std::string pattern(kBytes, '\0');
+  for (uint32_t i = 0; i < kBytes; ++i) pattern[i] = static_cast<char>(i * 31 + (i >> 9));
+  Poke(a, a.addr() + 3, pattern.data(), kBytes);
+  MemoryId ra = Add(kA, a.addr(), 2 << 20), rb = Add(kB, b.addr(), 2 << 20);
+  Copy(1, 1, {{ra, kBytes, a.addr() + 3}}, {{rb, kBytes, b.addr() + 5}}, kBytes);
+  auto done = Run();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, DmaStatus::kOk);
+  EXPECT_EQ(Peek(b, b.addr() + 5, kBytes), pattern);
+}
+
+TEST_F(DmaTest, InlineBytesAndPrefixNeedNoSource) {
+  TestTarget b(kPage);
+  Attach(kB, b);
+  MemoryId rb = Add(kB, b.addr(), kPage);
+  DmaRequest request;
+  request.prefix_bytes = 40;
+  std::memset(request.prefix, 'G', 40);
+  const char text[] = "inline";
+  request.source.length = 6;
+  request.source.bytes = reinterpret_cast<const std::byte*>(text);
+  DmaSegment to = {rb, 100, b.addr()};
+  request.destination = &to;
+  request.destination_count = 1;
+  {
+    std::lock_guard lock(mutex_);
+    dma_.Submit(1, 5, request);
+  }
+  ASSERT_EQ(Run().size(), 1u);
+  EXPECT_EQ(Peek(b, b.addr(), 46), std::string(40, 'G') + "inline");
+}
+
+TEST_F(DmaTest, ManySmallOperationsShareSystemCallsAndKeepOrder) {
+  TestTarget a(kPage), b(kPage);
+  Attach(kA, a);
+  Attach(kB, b);
+  MemoryId ra = Add(kA, a.addr(), kPage), rb = Add(kB, b.addr(), kPage);
+  for (int i = 0; i < 16; ++i) {
+    char c = static_cast<char>('a' + i);
+    Poke(a, a.addr() + static_cast<uint64_t>(i), &c, 1);
+  }
+  // All go to the same byte: the last one must win.
+  for (uint64_t i = 0; i < 16; ++i) Copy(3, i, {{ra, 1, a.addr() + i}}, {{rb, 1, b.addr()}}, 1);
+  auto done = Run();
+  ASSERT_EQ(done.size(), 16u);
+  for (uint64_t i = 0; i < 16; ++i) EXPECT_EQ(done[i].cookie, i);
+  EXPECT_EQ(Peek(b, b.addr(), 1), "p");
+  EXPECT_EQ(dma_.units(), 1u);
+}
+
+TEST_F(DmaTest, ReadAfterWriteWithinOneProcessSeesTheWrite) {
+  TestTarget a(kPage);
+  Attach(kA, a);
+  MemoryId ra = Add(kA, a.addr(), kPage);
+  Poke(a, a.addr(), "x", 1);
+  Copy(3, 1, {{ra, 1, a.addr()}}, {{ra, 1, a.addr() + 10}}, 1);
+  Copy(3, 2, {{ra, 1, a.addr() + 10}}, {{ra, 1, a.addr() + 20}}, 1);
+  ASSERT_EQ(Run().size(), 2u);
+  EXPECT_EQ(Peek(a, a.addr() + 20, 1), "x");
+}
+
+TEST_F(DmaTest, UnmappedSourceIsASourceFaultAndWritesNothing) {
+  TestTarget a(2 * kPage, [](std::byte* block) { munmap(block + kPage, kPage); });
+  TestTarget b(2 * kPage);
+  Attach(kA, a);
+  Attach(kB, b);
+  MemoryId ra = Add(kA, a.addr(), 2 * kPage), rb = Add(kB, b.addr(), 2 * kPage);
+  Poke(a, a.addr() + kPage - 8, "12345678", 8);
+  Poke(b, b.addr(), "................", 16);
+  Copy(1, 1, {{ra, 16, a.addr() + kPage - 8}}, {{rb, 16, b.addr()}}, 16);
+  auto done = Run();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, DmaStatus::kSourceFault);
+  EXPECT_EQ(Peek(b, b.addr(), 16), "................");
+}
+
+TEST_F(DmaTest, UnmappedDestinationIsADestinationFault) {
+  TestTarget a(kPage);
+  TestTarget b(2 * kPage, [](std::byte* block) { munmap(block + kPage, kPage); });
+  Attach(kA, a);
+  Attach(kB, b);
+  MemoryId ra = Add(kA, a.addr(), kPage), rb = Add(kB, b.addr(), 2 * kPage);
+  Copy(1, 1, {{ra, 16, a.addr()}}, {{rb, 16, b.addr() + kPage - 8}}, 16);
+  auto done = Run();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, DmaStatus::kDestinationFault);
+}
+
+TEST_F(DmaTest, ReadOnlyDestinationIsADestinationFault) {
+  TestTarget a(kPage);
+  TestTarget b(kPage, [](std::byte* block) { mprotect(block, kPage, PROT_READ); });
+  Attach(kA, a);
+  Attach(kB, b);
+  MemoryId ra = Add(kA, a.addr(), kPage), rb = Add(kB, b.addr(), kPage);
+  Copy(1, 1, {{ra, 16, a.addr()}}, {{rb, 16, b.addr()}}, 16);
+  auto done = Run();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, DmaStatus::kDestinationFault);
+}
+
+TEST_F(DmaTest, OneFaultInABatchHarmsNobodyElse) {
+  for (bool bad_source : {true, false}) {
+    TestTarget a(2 * kPage, [](std::byte* block) { munmap(block + kPage, kPage); });
+    TestTarget b(2 * kPage, [](std::byte* block) { munmap(block + kPage, kPage); });
+    SessionId sa = bad_source ? 11 : 21, sb = bad_source ? 12 : 22;
+    Attach(sa, a);
+    Attach(sb, b);
+    MemoryId ra = Add(sa, a.addr(), 2 * kPage), rb = Add(sb, b.addr(), 2 * kPage);
+    Poke(a, a.addr(), "0123456789", 10);
+    for (uint64_t i = 0; i < 10; ++i) {
+      uint64_t bad = i == 4 ? kPage : 0;
+      Copy(1, i, {{ra, 1, a.addr() + i + (bad_source ? bad : 0)}},
+           {{rb, 1, b.addr() + i + (bad_source ? 0 : bad)}}, 1);
+    }
+    auto done = Run();
+    ASSERT_EQ(done.size(), 10u);
+    for (uint64_t i = 0; i < 10; ++i) {
+      EXPECT_EQ(done[i].cookie, i);
+      DmaStatus expected = i != 4       ? DmaStatus::kOk
+                           : bad_source ? DmaStatus::kSourceFault
+                                        : DmaStatus::kDestinationFault;
+      EXPECT_EQ(done[i].status, expected) << i;
+    }
+    EXPECT_EQ(Peek(b, b.addr(), 10), std::string("0123\0"
+                                                 "56789",
+                                                 10));
+  }
+}
+
+TEST_F(DmaTest, DeadProcessFaults) {
+  TestTarget a(kPage), b(kPage);
+  Attach(kA, a);
+  Attach(kB, b);
+  MemoryId ra = Add(kA, a.addr(), kPage), rb = Add(kB, b.addr(), kPage);
+  b.Kill();
+  Copy(1, 1, {{ra, 8, a.addr()}}, {{rb, 8, b.addr()}}, 8);
+  auto done = Run();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, DmaStatus::kDestinationFault);
+  Copy(1, 2, {{rb, 8, b.addr()}}, {{ra, 8, a.addr()}}, 8);
+  done = Run();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, DmaStatus::kSourceFault);
+}
+
+TEST_F(DmaTest, ProcessSeenDeadIsNeverTouchedEvenIfItsPidLivesOn) {
+  TestTarget a(kPage);
+  Attach(kA, a);
+  MemoryId ra = Add(kA, a.addr(), kPage);
+  {
+    std::lock_guard lock(mutex_);
+    dma_.MarkProcessDead(kA);
+  }
+  Copy(1, 1, {{ra, 8, a.addr()}}, {{ra, 8, a.addr() + 8}}, 8);
+  auto done = Run();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, DmaStatus::kSourceFault);
+}
+
+TEST_F(DmaTest, StoppedProcessIsServed) {
+  TestTarget a(kPage), b(kPage);
+  Attach(kA, a);
+  Attach(kB, b);
+  MemoryId ra = Add(kA, a.addr(), kPage), rb = Add(kB, b.addr(), kPage);
+  ASSERT_EQ(kill(b.pid(), SIGSTOP), 0);
+  Poke(a, a.addr(), "stopped", 7);
+  Copy(1, 1, {{ra, 7, a.addr()}}, {{rb, 7, b.addr()}}, 7);
+  auto done = Run();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, DmaStatus::kOk);
+  EXPECT_EQ(Peek(b, b.addr(), 7), "stopped");
+}
+
+TEST_F(DmaTest, AtomicsReadModifyWrite) {
+  TestTarget b(kPage);
+  Attach(kB, b);
+  MemoryId rb = Add(kB, b.addr(), kPage);
+  uint64_t word = 40;
+  Poke(b, b.addr() + 8, &word, 8);
+  DmaSegment to = {rb, 8, b.addr() + 8};
+  DmaRequest request;
+  request.destination = &to;
+  request.destination_count = 1;
+  auto submit = [&](DmaRequest::Kind kind, uint64_t compare, uint64_t value) {
+    request.kind = kind;
+    request.compare = compare;
+    request.swap_or_add = value;
+    std::lock_guard lock(mutex_);
+    dma_.Submit(1, 0, request);
+  };
+  submit(DmaRequest::Kind::kFetchAdd, 0, 2);
+  submit(DmaRequest::Kind::kCompareSwap, 41, 7);  // fails: it is 42
+  submit(DmaRequest::Kind::kCompareSwap, 42, 8);
+  auto done = Run();
+  ASSERT_EQ(done.size(), 3u);
+  EXPECT_EQ(done[0].atomic_original, 40u);
+  EXPECT_EQ(done[1].atomic_original, 42u);
+  EXPECT_EQ(done[2].atomic_original, 42u);
+  EXPECT_EQ(PeekWord(b, b.addr() + 8), 8u);
+}
+
+TEST_F(DmaTest, StaleAndForeignRegionsAreRefused) {
+  TestTarget a(2 * kPage), b(kPage);
+  Attach(kA, a);
+  Attach(kB, b);
+  MemoryId ra = Add(kA, a.addr(), kPage), rb = Add(kB, b.addr(), kPage);
+  Copy(1, 1, {{ra, 8, a.addr() + kPage - 4}}, {{rb, 8, b.addr()}}, 8);  // beyond the region
+  {
+    std::lock_guard lock(mutex_);
+    dma_.RemoveRegion(ra);
+  }
+  MemoryId again = Add(kA, a.addr(), kPage);
+  EXPECT_NE(again, ra);  // same place, other generation
+  Copy(1, 2, {{ra, 8, a.addr()}}, {{rb, 8, b.addr()}}, 8);
+  Copy(1, 3, {{again, 8, a.addr()}}, {{rb, 8, b.addr()}}, 8);
+  auto done = Run();
+  ASSERT_EQ(done.size(), 3u);
+  EXPECT_EQ(done[0].status, DmaStatus::kSourceFault);
+  EXPECT_EQ(done[1].status, DmaStatus::kSourceFault);
+  EXPECT_EQ(done[2].status, DmaStatus::kOk);
+  EXPECT_EQ(done[2].cookie, 3u);
+}
+
+TEST_F(DmaTest, FenceComesAfterWhatWasSubmittedBefore) {
+  TestTarget a(kPage), b(kPage);
+  Attach(kA, a);
+  Attach(kB, b);
+  MemoryId ra = Add(kA, a.addr(), kPage), rb = Add(kB, b.addr(), kPage);
+  uint64_t cookie = 0;
+  {
+    std::lock_guard lock(mutex_);
+    dma_.Fence(kA, 1);
+    EXPECT_TRUE(dma_.PollFence(&cookie));  // nothing in flight
+    EXPECT_EQ(cookie, 1u);
+  }
+  Copy(1, 1, {{ra, 8, a.addr()}}, {{rb, 8, b.addr()}}, 8);
+  {
+    std::lock_guard lock(mutex_);
+    dma_.Fence(kA, 2);
+    dma_.Fence(kB, 3);
+    EXPECT_FALSE(dma_.PollFence(&cookie));
+    EXPECT_FALSE(dma_.IsIdle(kA));
+  }
+  ASSERT_EQ(Run().size(), 1u);
+  std::lock_guard lock(mutex_);
+  EXPECT_TRUE(dma_.PollFence(&cookie));
+  EXPECT_EQ(cookie, 2u);
+  EXPECT_TRUE(dma_.PollFence(&cookie));
+  EXPECT_EQ(cookie, 3u);
+  EXPECT_TRUE(dma_.IsIdle(kA));
+}
+
+TEST_F(DmaTest, ProbeTellsWhetherMemoryIsThere) {
+  TestTarget a(2 * kPage, [](std::byte* block) { munmap(block + kPage, kPage); });
+  Attach(kA, a);
+  uint64_t word = 0x1234;
+  Poke(a, a.addr(), &word, 8);
+  {
+    std::lock_guard lock(mutex_);
+    dma_.SubmitProbe(kA, a.addr(), 8, 1);
+    dma_.SubmitProbe(kA, a.addr(), kPage, 2);
+    dma_.SubmitProbe(kA, a.addr(), 2 * kPage, 3);  // the last page is missing
+  }
+  Run();
+  std::lock_guard lock(mutex_);
+  int errors[4] = {-1, -1, -1, -1};
+  ProcessDma::ProbeDone probe;
+  while (dma_.PollProbe(&probe)) {
+    errors[probe.cookie] = probe.error;
+    if (probe.cookie == 1) {
+      EXPECT_EQ(probe.word, 0x1234u);
+    }
+  }
+  EXPECT_EQ(errors[1], 0);
+  EXPECT_EQ(errors[2], 0);
+  EXPECT_EQ(errors[3], EFAULT);
+}
+
+TEST_F(DmaTest, UnreachableSessionGetsNoRegion) {
+  TestTarget a(kPage);
+  Attach(kA, a);
+  std::lock_guard lock(mutex_);
+  dma_.SetReachable(kA, false);
+  MemoryId id;
+  EXPECT_EQ(dma_.AddRegion(kA, a.addr(), kPage, 0, &id), EOPNOTSUPP);
+  dma_.SetReachable(kA, true);
+  dma_.SetProbed(EFAULT);
+  EXPECT_EQ(dma_.AddRegion(kA, a.addr(), kPage, 0, &id), EFAULT);
+  EXPECT_EQ(dma_.AddRegion(kA, a.addr(), kPage, 0, &id), 0);
+}
+
+}  // namespace
+}  // namespace verbena::softnic

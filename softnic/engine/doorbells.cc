@@ -1,0 +1,218 @@
+// The shard's inputs from clients: doorbells and commands, bounded per client and turn.
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "softnic/engine/shard.h"
+
+namespace verbena::softnic {
+
+namespace {
+
+// One client's share of a turn. A flood of commands or doorbells beyond it waits for the next turn,
+// so that it costs the others' latency a few microseconds, however fast it floods.
+constexpr uint32_t kDoorbellsPerTurn = 64;
+constexpr uint32_t kCommandsPerTurn = 2;
+// A client seen idle for this long rings its eventfd again and is polled no more.
+constexpr Duration kParkAfter = Milliseconds(2);
+// Costly commands (queues of many megabytes) make their client wait ten times as long as they took
+// before its next one, while other clients are active.
+constexpr Duration kCostlyCommand = Microseconds(100);
+constexpr int64_t kCostlyCommandPause = 10;
+
+static_assert(shm::kDoorbellSummaries == 16, "summaries_left has 16 bits");
+
+}  // namespace
+
+bool Shard::AddPort(ClientPort* port) {
+  epoll_event event = {};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.ptr = port;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, port->doorbell_event, &event) != 0) return false;
+  port->index = static_cast<uint32_t>(ports_.size());
+  port->is_parked = true;
+  port->status->sleeping.store(1, std::memory_order_seq_cst);
+  ports_.push_back(port);
+  Unpark(port);  // it may have rung before anybody listened
+  return true;
+}
+
+void Shard::RemovePort(ClientPort* port) {
+  std::erase(active_, port);
+  std::erase(recent_, port);
+  if (port->index >= ports_.size() || ports_[port->index] != port) return;
+  ports_.back()->index = port->index;
+  ports_[port->index] = ports_.back();
+  ports_.pop_back();
+  // The client holds the eventfd too, so closing ours would not take it out.
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, port->doorbell_event, nullptr);
+}
+
+void Shard::Park(ClientPort* port) {
+  port->is_parked = true;
+  port->status->sleeping.store(1, std::memory_order_seq_cst);
+}
+
+void Shard::Unpark(ClientPort* port) {
+  if (!port->is_parked || port->is_quarantined) return;
+  port->is_parked = false;
+  port->last_ring = now_;
+  port->status->sleeping.store(0, std::memory_order_relaxed);
+  active_.push_back(port);
+}
+
+bool Shard::HasRung(const ClientPort& port) {
+  for (const auto& word : port.area->doorbells.summary) {
+    if (word.load(std::memory_order_relaxed) != 0) return true;
+  }
+  return false;
+}
+
+bool Shard::PollPorts() {
+  bool any = false;
+  for (size_t i = 0; i < active_.size();) {
+    ClientPort* port = active_[i];
+    if (PollPort(port)) {
+      any = true;
+      port->last_ring = now_;
+      if (!port->is_recent) recent_.push_back(port);
+      port->is_recent = true;
+    } else if (now_ - port->last_ring > kParkAfter && port->deferred_commands == 0) {
+      Park(port);
+      // Full fence between saying "sleeping" and the last look; pairs with the client's between its
+      // doorbell and its look at `sleeping`.
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+      if (!HasRung(*port)) {
+        active_[i] = active_.back();
+        active_.pop_back();
+        continue;
+      }
+      port->is_parked = false;
+      port->status->sleeping.store(0, std::memory_order_relaxed);
+    }
+    if (port->is_quarantined) {
+      active_[i] = active_.back();
+      active_.pop_back();
+      continue;
+    }
+    ++i;
+  }
+  return any;
+}
+
+void Shard::TakeSummaries(ClientPort* port) {
+  for (uint32_t i = 0; i < shm::kDoorbellSummaries; ++i) {
+    auto& word = port->area->doorbells.summary[i];
+    if (word.load(std::memory_order_relaxed) == 0) continue;
+    // Acquire: pairs with the client's OR, so that the leaf bit and the index below are seen.
+    port->summary_bits[i] |= word.exchange(0, std::memory_order_seq_cst);
+    if (port->summary_bits[i] != 0) port->summaries_left |= static_cast<uint16_t>(1u << i);
+  }
+}
+
+bool Shard::PollPort(ClientPort* port) {
+  TakeSummaries(port);
+  if (port->deferred_commands != 0 && port->leaf_bits == 0 && now_ >= port->commands_not_before) {
+    port->leaf = 0;
+    port->leaf_bits = std::exchange(port->deferred_commands, 0);
+  }
+  if (port->summaries_left == 0 && port->leaf_bits == 0) return false;
+  uint32_t budget = kDoorbellsPerTurn;
+  while (budget != 0 && !port->is_quarantined) {
+    if (port->leaf_bits == 0) {
+      if (port->summaries_left == 0) break;
+      // The word after the one served last comes first, so that none starves.
+      int from = static_cast<int>((port->leaf / 64 + 1) % shm::kDoorbellSummaries);
+      uint16_t rotated = std::rotr(port->summaries_left, from);
+      uint32_t word =
+          (static_cast<uint32_t>(from) + static_cast<uint32_t>(std::countr_zero(rotated))) %
+          shm::kDoorbellSummaries;
+      uint64_t& bits = port->summary_bits[word];
+      port->leaf = word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
+      bits &= bits - 1;
+      if (bits == 0) port->summaries_left &= static_cast<uint16_t>(~(1u << word));
+      port->leaf_bits =
+          port->area->doorbells.leaf[port->leaf].exchange(0, std::memory_order_seq_cst);
+      budget -= 1;  // a summary bit without leaf bits is work too
+      if (port->leaf_bits == 0) continue;
+    }
+    budget = ServeLeaf(port, budget);
+  }
+  return true;
+}
+
+// Serves bits of the current leaf word; returns what is left of the budget.
+uint32_t Shard::ServeLeaf(ClientPort* port, uint32_t budget) {
+  if (port->leaf == 0) {
+    if (now_ < port->commands_not_before) {
+      // Its queues are served meanwhile.
+      port->deferred_commands |= std::exchange(port->leaf_bits, 0);
+      return budget;
+    }
+    for (uint32_t i = 0; i < kCommandsPerTurn && port->leaf_bits != 0 && budget != 0; ++i) {
+      uint32_t slot = static_cast<uint32_t>(std::countr_zero(port->leaf_bits));
+      port->leaf_bits &= port->leaf_bits - 1;
+      ServeCommand(port, slot);
+      if (port->is_quarantined) return 0;
+      budget -= 1;
+    }
+    return port->leaf_bits == 0 ? budget : 0;
+  }
+  while (port->leaf_bits != 0 && budget != 0) {
+    uint32_t bit = static_cast<uint32_t>(std::countr_zero(port->leaf_bits));
+    port->leaf_bits &= port->leaf_bits - 1;
+    device_->OnDoorbell(now_, port->id, port->leaf * 64 + bit);
+    budget -= 1;
+  }
+  return budget;
+}
+
+void Shard::ServeCommand(ClientPort* port, uint32_t slot) {
+  shm::CommandSlot& shared = port->area->slots[slot];
+  ClientPort::Slot& state = port->slots[slot];
+  // Acquire: pairs with the client's release after it wrote the request.
+  uint32_t submitted = shared.submitted.load(std::memory_order_acquire);
+  if (submitted == state.submitted) return;  // a doorbell without a command
+  if (state.is_busy || submitted != state.submitted + 1) return Quarantine(port);
+  shm::CommandRequest request;
+  std::memcpy(&request, &shared.request, sizeof(request));
+  state.submitted = submitted;
+  state.is_busy = true;
+  if (request.payload_bytes > shm::kCommandPayloadBytes) return Quarantine(port);
+  if (static_cast<shm::CommandOp>(request.op) != shm::CommandOp::kRegMr) {
+    return PassCommand(port, slot, submitted, request);
+  }
+  // Whether the memory is there is asked first, off the device's stack: touching it may hang.
+  shm::RegMrRequest reg;
+  std::memcpy(&reg, request.payload, sizeof(reg));
+  SessionId session = port->id;
+  Probe(session, reg.addr, reg.length,
+        [this, port, session, slot, submitted, request](int error, uint64_t) {
+          bool is_there = std::any_of(ports_.begin(), ports_.end(),
+                                      [&](ClientPort* p) { return p == port && p->id == session; });
+          if (!is_there) return;  // closed meanwhile
+          dma_->SetProbed(error);
+          PassCommand(port, slot, submitted, request);
+          dma_->SetProbed(0);
+        });
+}
+
+void Shard::PassCommand(ClientPort* port, uint32_t slot, uint32_t submitted,
+                        const shm::CommandRequest& request) {
+  device_->OnCommand(now_, port->id, slot, submitted, request);
+  if (active_.size() < 2) return;
+  Duration took = ReadClock() - now_;
+  if (took > kCostlyCommand) port->commands_not_before = now_ + took * kCostlyCommandPause;
+}
+
+void Shard::Quarantine(ClientPort* port) {
+  if (port->is_quarantined) return;
+  port->is_quarantined = true;
+  port->leaf_bits = 0;
+  if (on_hostile_) on_hostile_(port);
+}
+
+}  // namespace verbena::softnic

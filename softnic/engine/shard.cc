@@ -1,0 +1,233 @@
+#include "softnic/engine/shard.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "core/base/check.h"
+
+namespace verbena::softnic {
+
+namespace {
+
+// Work per turn: enough to batch, little enough that whoever rings next waits tens of microseconds.
+constexpr uint32_t kPdusPerTurn = 64;
+constexpr uint64_t kDmaBytesPerTurn = 256 * 1024;
+constexpr size_t kClosuresPerTurn = 16;
+constexpr Duration kSpinMax = Microseconds(50);  // 3x a remote wake-up (13 to 18 µs)
+constexpr Duration kSpinSameCpuMax = Nanoseconds(500);
+constexpr Duration kParkedPollInterval = Microseconds(20);
+constexpr Duration kFlushBackoffMin = Microseconds(100);
+constexpr Duration kFlushBackoffMax = Milliseconds(10);
+
+// The leader alone counts; others only look.
+void Count(std::atomic<uint64_t>& counter) {
+  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+Shard::Shard(Device* device, ProcessDma* dma, CopyCrew* crew)
+    : device_(device), dma_(dma), crew_(crew) {}
+
+Shard::~Shard() {
+  if (epoll_ >= 0) close(epoll_);
+  if (wake_event_ >= 0) close(wake_event_);
+}
+
+bool Shard::Open() {
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  wake_event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (epoll_ < 0 || wake_event_ < 0) return false;
+  // Edge-triggered: each write wakes once and nobody has to read the counter back.
+  epoll_event event = {};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.ptr = nullptr;
+  return epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_event_, &event) == 0;
+}
+
+void Shard::Start() {
+  crew_->Start([this](CopyThread& me) { Lead(me); },
+               [this] {
+                 attention_.store(true, std::memory_order_seq_cst);
+                 uint64_t one = 1;
+                 (void)!write(wake_event_, &one, sizeof(one));
+               });
+}
+
+bool Shard::Stop(int wait_ms) { return crew_->Stop(wait_ms); }
+
+void Shard::Post(std::function<void()> closure) {
+  mailbox_.Post(std::move(closure));
+  // seq_cst on both sides (see Sleep): either the leader sees the closure or this sees it asleep.
+  if (!is_asleep_.load(std::memory_order_seq_cst)) return;
+  uint64_t one = 1;
+  (void)!write(wake_event_, &one, sizeof(one));
+}
+
+ShardCounters Shard::counters() const {
+  ShardCounters c;
+  c.turns = turns_.load(std::memory_order_relaxed);
+  c.sleeps = sleeps_.load(std::memory_order_relaxed);
+  c.wakeups = wakeups_.load(std::memory_order_relaxed);
+  c.spins = spins_.load(std::memory_order_relaxed);
+  c.short_spins = short_spins_.load(std::memory_order_relaxed);
+  c.takeovers = crew_->takeovers();
+  return c;
+}
+
+Instant Shard::ReadClock() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return {t.tv_sec * 1'000'000'000ll + t.tv_nsec};
+}
+
+void Shard::Probe(SessionId session, uint64_t addr, uint64_t bytes,
+                  std::function<void(int, uint64_t)> done) {
+  uint32_t index;
+  if (free_probes_.empty()) {
+    index = static_cast<uint32_t>(pending_probes_.size());
+    pending_probes_.emplace_back();
+  } else {
+    index = free_probes_.back();
+    free_probes_.pop_back();
+  }
+  pending_probes_[index] = {std::move(done), true};
+  dma_->SubmitProbe(session, addr, bytes, index);
+}
+
+void Shard::RunMailbox() {
+  if (closures_.empty()) {
+    mailbox_.Take(&closures_);
+    std::reverse(closures_.begin(), closures_.end());
+  }
+  for (size_t i = 0; i < kClosuresPerTurn && !closures_.empty(); ++i) {
+    std::function<void()> closure = std::move(closures_.back());
+    closures_.pop_back();
+    closure();
+  }
+}
+
+bool Shard::DeliverDma() {
+  bool any = false;
+  ProcessDma::Done done;
+  while (dma_->PollDone(&done)) {
+    device_->OnDmaDone(now_, done.cookie, done.status, done.atomic_original);
+    any = true;
+  }
+  uint64_t cookie;
+  while (dma_->PollFence(&cookie)) {
+    device_->OnDmaFence(now_, cookie);
+    any = true;
+  }
+  ProcessDma::ProbeDone probe;
+  while (dma_->PollProbe(&probe)) {
+    uint32_t index = static_cast<uint32_t>(probe.cookie);
+    VERBENA_CHECK(index < pending_probes_.size() && pending_probes_[index].is_used);
+    std::function<void(int, uint64_t)> callback = std::move(pending_probes_[index].done);
+    pending_probes_[index] = {};
+    free_probes_.push_back(index);
+    callback(probe.error, probe.word);
+    any = true;
+  }
+  return any;
+}
+
+bool Shard::RunTimers() {
+  bool any = false;
+  Instant due = device_->PollTimeout();
+  if (!due.IsNever() && due <= now_) {
+    device_->OnTimeout(now_);
+    any = true;
+  }
+  if (flush_due_ && next_flush_ <= now_) {
+    flush_due_ = false;
+    device_->FlushEvents();  // asks for another flush if something still does not fit
+    if (flush_due_) {
+      flush_backoff_ = std::min(std::max(flush_backoff_ * 2, kFlushBackoffMin), kFlushBackoffMax);
+    } else {
+      flush_backoff_ = {0};
+    }
+    next_flush_ = now_ + flush_backoff_;
+  }
+  return any;
+}
+
+void Shard::WhenGone(SessionId session, std::function<void()> gone) {
+  closing_.push_back({session, std::move(gone)});
+}
+
+void Shard::ReapClosed() {
+  for (size_t i = 0; i < closing_.size();) {
+    SessionId session = closing_[i].session;
+    if (!device_->SessionIsGone(session) || !dma_->IsIdle(session)) {
+      ++i;
+      continue;
+    }
+    std::function<void()> gone = std::move(closing_[i].gone);
+    closing_[i] = std::move(closing_.back());
+    closing_.pop_back();
+    dma_->DetachSession(session);
+    gone();
+  }
+}
+
+// Copies come first, while no frame of the device is on the stack: a thread that hangs in one
+// leaves the device whole for its successor.
+bool Shard::Turn(CopyThread& me, bool* worked) {
+  now_ = ReadClock();
+  Count(turns_);
+  if (attention_.load(std::memory_order_relaxed)) {
+    attention_.store(false, std::memory_order_seq_cst);
+    dma_->RequestAttention();
+  }
+  if (dma_->HasWork()) {
+    ProcessDma::Batch batch = dma_->RunBatch(me, kDmaBytesPerTurn);
+    if (batch == ProcessDma::Batch::kDeposed) return false;
+    *worked |= batch == ProcessDma::Batch::kWorked;
+  }
+  *worked |= DeliverDma();
+  if (!closures_.empty() || !mailbox_.IsEmpty()) {
+    RunMailbox();
+    *worked = true;
+  }
+  *worked |= PollPorts();
+  *worked |= RunTimers();
+  device_busy_ = device_->Run(now_, kPdusPerTurn);
+  if (!closing_.empty()) ReapClosed();
+  return true;
+}
+
+bool Shard::HasWorkLeft() const {
+  return device_busy_ || dma_->HasWork() || !closures_.empty() || !mailbox_.IsEmpty();
+}
+
+void Shard::Lead(CopyThread& me) {
+  while (!crew_->IsStopping()) {
+    bool worked = false;
+    if (!Turn(me, &worked)) return;
+    if (worked || HasWorkLeft()) {
+      last_work_ = now_;
+    } else {
+      Count(spins_);
+      Duration idle = now_ - last_work_;
+      bool yields = MustYieldCpu();
+      if (idle >= (yields ? kSpinSameCpuMax : kSpinMax)) {
+        if (yields) Count(short_spins_);
+        Sleep();
+        last_work_ = ReadClock();
+        continue;
+      }
+      __builtin_ia32_pause();
+    }
+    if (active_.size() < ports_.size() && now_ - last_parked_poll_ >= kParkedPollInterval) {
+      PollParked();
+    }
+  }
+}
+
+}  // namespace verbena::softnic
