@@ -64,7 +64,7 @@ int CountSignals(bool blocked) {
   for (int number = 1; number < 32; ++number) {
     struct sigaction action = {};
     sigaction(number, nullptr, &action);
-    count += blocked ? sigismember(&mask, number) == 1 : action.sa_handler != SIG_DFL;
+    count += blocked ? sigismember(&mask, number) == 1 : action.sa_handler == SIG_IGN;
   }
   return count;
 }
@@ -79,7 +79,7 @@ void WriteReport(const std::string& path) {
   if (getcwd(cwd, sizeof(cwd)) == nullptr) std::perror("getcwd");
   report << "fds=" << fds << "\n";
   report << "blocked=" << CountSignals(true) << "\n";
-  report << "not_default=" << CountSignals(false) << "\n";
+  report << "ignored=" << CountSignals(false) << "\n";
   report << "cwd=" << cwd << "\n";
   report << "sid=" << getsid(0) << "\n";
   report << "ppid=" << getppid() << "\n";

@@ -136,7 +136,7 @@ TEST_F(InstanceTest, DaemonInheritsNothingOfItsHost) {
   std::map<std::string, std::string> report = Report();
   EXPECT_EQ(report["fds"], "0,1,2,3");
   EXPECT_EQ(report["blocked"], "0");
-  EXPECT_EQ(report["not_default"], "0");
+  EXPECT_EQ(report["ignored"], "0");
   EXPECT_EQ(report["cwd"], "/");
   EXPECT_NE(report["sid"], std::to_string(getsid(0)));
   EXPECT_NE(report["ppid"], std::to_string(getpid()));
