@@ -31,7 +31,7 @@ int AttachedClient::Start(UniqueFd socket, const shm::Hello& hello) {
   if (!watched.IsValid()) return errno;
   std::weak_ptr<AttachedClient> weak = weak_from_this();
   ControlServer* server = server_;
-  session_ = std::make_unique<Session>(server_->shard(), std::move(socket),
+  session_ = std::make_unique<ClientSession>(server_->shard(), std::move(socket),
                                        server_->config().session, [weak, server] {
                                          asio::post(server->io(), [weak] {
                                            if (auto self = weak.lock())

@@ -39,7 +39,7 @@ class AttachedClient : public std::enable_shared_from_this<AttachedClient> {
   std::string program_;
   boost::asio::posix::stream_descriptor watched_socket_;
   boost::asio::posix::stream_descriptor pidfd_;
-  std::unique_ptr<Session> session_;
+  std::unique_ptr<ClientSession> session_;
   SessionId id_ = 0;          // set by the leader, read by control once attached
   bool is_attached_ = false;  // the leader has handed back
   bool is_ended_ = false;

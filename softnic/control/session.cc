@@ -55,7 +55,8 @@ int SendWithFds(int socket, const void* message, size_t bytes, const int* fds, u
   }
 }
 
-Session::Session(Shard* shard, UniqueFd socket, SessionLimits limits, std::function<void()> doomed)
+ClientSession::ClientSession(Shard* shard, UniqueFd socket, SessionLimits limits,
+                             std::function<void()> doomed)
     : shard_(shard),
       socket_(std::move(socket)),
       limits_(limits),
@@ -64,9 +65,9 @@ Session::Session(Shard* shard, UniqueFd socket, SessionLimits limits, std::funct
         return SendFd(shm::FdKind::kArena, id, bytes, fd);
       }) {}
 
-Session::~Session() = default;
+ClientSession::~ClientSession() = default;
 
-int Session::Create() {
+int ClientSession::Create() {
   uint64_t area_bytes = PageRound(sizeof(shm::ControlArea));
   int error = control_area_.Create("verbena-control", area_bytes, ClientAccess::kReadWrite);
   if (error == 0) error = control_area_.Back(0, area_bytes);
@@ -86,7 +87,7 @@ int Session::Create() {
   return 0;
 }
 
-int Session::SendWelcome(const shm::Welcome& message) {
+int ClientSession::SendWelcome(const shm::Welcome& message) {
   shm::Welcome welcome = message;
   welcome.control_area_bytes = control_area_.bytes();
   int fds[shm::kWelcomeFds];
@@ -102,17 +103,17 @@ int Session::SendWelcome(const shm::Welcome& message) {
   return error;
 }
 
-void Session::SetStopping() {
+void ClientSession::SetStopping() {
   if (port_.status != nullptr) port_.status->stopping.store(1, std::memory_order_release);
 }
 
-void Session::Doom() {
+void ClientSession::Doom() {
   if (is_doomed_) return;
   is_doomed_ = true;
   doomed_();
 }
 
-int Session::SendFd(shm::FdKind kind, uint32_t id, uint64_t bytes, int fd) {
+int ClientSession::SendFd(shm::FdKind kind, uint32_t id, uint64_t bytes, int fd) {
   shm::FdMessage message = {};
   message.kind = static_cast<uint32_t>(kind);
   message.id = id;
@@ -125,13 +126,13 @@ int Session::SendFd(shm::FdKind kind, uint32_t id, uint64_t bytes, int fd) {
   return error == ETOOMANYREFS ? EMFILE : ENOMEM;
 }
 
-int Session::AllocateQueue(uint64_t bytes, QueueMemory* out) {
+int ClientSession::AllocateQueue(uint64_t bytes, QueueMemory* out) {
   return arenas_.Allocate(bytes, out);
 }
 
-void Session::FreeQueue(const QueueMemory& queue) { arenas_.Free(queue); }
+void ClientSession::FreeQueue(const QueueMemory& queue) { arenas_.Free(queue); }
 
-int Session::OpenChannel(shm::Handle channel) {
+int ClientSession::OpenChannel(shm::Handle channel) {
   if (channels_.size() >= limits_.channels_max) return EMFILE;
   UniqueFd ours, theirs;
   int error = MakePair(&ours, &theirs);
@@ -142,9 +143,9 @@ int Session::OpenChannel(shm::Handle channel) {
   return 0;
 }
 
-void Session::CloseChannel(shm::Handle channel) { channels_.erase(channel); }
+void ClientSession::CloseChannel(shm::Handle channel) { channels_.erase(channel); }
 
-bool Session::SendEvent(int fd, const void* message, size_t bytes) {
+bool ClientSession::SendEvent(int fd, const void* message, size_t bytes) {
   for (;;) {
     if (send(fd, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
     if (errno == EINTR) continue;
@@ -154,17 +155,17 @@ bool Session::SendEvent(int fd, const void* message, size_t bytes) {
   }
 }
 
-bool Session::SendChannelEvent(shm::Handle channel, const shm::ChannelEvent& event) {
+bool ClientSession::SendChannelEvent(shm::Handle channel, const shm::ChannelEvent& event) {
   auto it = channels_.find(channel);
   return it == channels_.end() || SendEvent(it->second.get(), &event, sizeof(event));
 }
 
-bool Session::SendAsyncEvent(const shm::AsyncEventMessage& event) {
+bool ClientSession::SendAsyncEvent(const shm::AsyncEventMessage& event) {
   return SendEvent(async_events_.get(), &event, sizeof(event));
 }
 
-void Session::CompleteCommand(uint32_t slot, uint32_t submitted, int error, const void* payload,
-                              uint32_t payload_bytes, uint32_t detail) {
+void ClientSession::CompleteCommand(uint32_t slot, uint32_t submitted, int error,
+                                    const void* payload, uint32_t payload_bytes, uint32_t detail) {
   VERBENA_CHECK(slot < shm::kCommandSlots && payload_bytes <= shm::kCommandPayloadBytes);
   VERBENA_CHECK(port_.slots[slot].is_busy && port_.slots[slot].submitted == submitted);
   port_.slots[slot].is_busy = false;

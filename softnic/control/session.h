@@ -21,12 +21,12 @@ struct SessionLimits {
   uint32_t channels_max = 4096;
 };
 
-class Session final : public SessionServices {
+class ClientSession final : public SessionServices {
  public:
   // `doomed` (leader) is called once when the client can't be served any more, for instance because
   // it does not read its socket.
-  Session(Shard* shard, UniqueFd socket, SessionLimits limits, std::function<void()> doomed);
-  ~Session() override;
+  ClientSession(Shard* shard, UniqueFd socket, SessionLimits limits, std::function<void()> doomed);
+  ~ClientSession() override;
 
   // Makes the session's memory and fds. 0 or errno.
   int Create();
