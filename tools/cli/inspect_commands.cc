@@ -16,6 +16,9 @@ namespace {
 constexpr char kNotRunningHint[] =
     "No instance is running. `verbena up` starts one; `verbena run -- CMD` does so by itself.\n";
 
+constexpr size_t kLabelColumns = 21;
+constexpr size_t kStatusColumns = 96;
+
 // Asks the caller's instance. kExitOk with the reply; else what to exit with, all said.
 // `directory` is set in any case.
 int AskOwn(const json::object& request, bool as_json, std::string* directory, json::object* reply) {
@@ -91,8 +94,23 @@ std::string Sentence(const json::value& value) {
   return text.empty() ? "-" : text;
 }
 
-void PrintLine(const char* label, const std::string& text) {
-  std::printf("%-12s %s\n", label, text.c_str());
+// One line of `status`; a long list of counters goes on below itself.
+void PrintLine(const std::string& label, const std::string& text) {
+  std::string head = label;
+  head.resize(std::max(head.size() + 2, kLabelColumns), ' ');
+  std::string line = head;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t comma = text.find(", ", begin);
+    const size_t end = comma == std::string::npos ? text.size() : comma + 2;
+    if (line.size() > kLabelColumns && line.size() + (end - begin) > kStatusColumns) {
+      std::printf("%s\n", line.substr(0, line.find_last_not_of(' ') + 1).c_str());
+      line.assign(kLabelColumns, ' ');
+    }
+    line += text.substr(begin, end - begin);
+    begin = end;
+  }
+  std::printf("%s\n", line.c_str());
 }
 
 // Fields that PrintStatus shows in a place of their own.
@@ -113,7 +131,7 @@ void PrintStatus(const std::string& directory, const json::object& reply) {
     if (HasOwnPlace(name)) continue;
     std::string label = name;
     std::replace(label.begin(), label.end(), '_', ' ');
-    PrintLine(label.c_str(), Sentence(value));
+    PrintLine(label, Sentence(value));
   }
   Print("\n" + RenderTable(TableOf(ArrayAt(reply, "nics"))));
 }

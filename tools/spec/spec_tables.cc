@@ -205,7 +205,9 @@ std::string RequesterGraph() {
     }
   }
   std::string dot = "digraph requester_events {\n";
-  for (const auto& [edge, label] : edges) dot += "  " + edge + " [label=\"" + label + "\"];\n";
+  for (const auto& [edge, label] : edges) {
+    dot.append("  ").append(edge).append(" [label=\"").append(label).append("\"];\n");
+  }
   return dot + "}\n";
 }
 
