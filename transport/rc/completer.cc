@@ -51,14 +51,12 @@ void Completer::Reset() {
   dma_due_ = false;
 }
 
-void Completer::OnPdu(Instant now, const Pdu& pdu) {
-  const OpcodeInfo* info = LookUpOpcode(pdu.opcode);
-  if (info == nullptr) return;
+void Completer::OnPdu(Instant now, const Pdu& pdu, const OpcodeInfo& info) {
   // Ghosts: for what was acknowledged before, or never sent.  Spec: IBTA 9.7.5.1.1.
   if (Psn::Delta(w_->unacked_psn, pdu.psn).value < 0) return;
   if (!pdu.psn.Before(w_->sent_psn)) return;
-  if (info->is_read_response) {
-    OnReadResponse(now, pdu, *info);
+  if (info.is_read_response) {
+    OnReadResponse(now, pdu, info);
   } else if (pdu.opcode == Opcode::kAtomicAcknowledge) {
     OnAtomicAck(now, pdu);
   } else {

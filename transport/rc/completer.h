@@ -23,7 +23,7 @@ class Completer {
   void Reset();
   bool CanAccept() const { return !placements_.IsFull(); }
   // An acknowledgement or a response. Stale and impossible ones are ignored.
-  void OnPdu(Instant now, const Pdu& pdu);
+  void OnPdu(Instant now, const Pdu& pdu, const OpcodeInfo& info);
   // The oldest placement outstanding is done.
   void OnDmaDone(Instant now, const DmaResult& result);
   // At most one placement comes of each OnPdu.

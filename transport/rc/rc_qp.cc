@@ -28,13 +28,13 @@ void RcQp::OnPdu(Instant now, const Pdu& pdu) {
   const OpcodeInfo* info = LookUpOpcode(pdu.opcode);
   if (info == nullptr || !attributes_.CanReceive()) return;
   if (info->is_request) {
-    bool expected = responder_.OnPdu(pdu);
+    bool expected = responder_.OnPdu(pdu, *info);
     if (expected && !comm_established_ && attributes_.state() == QpState::kRtr) {
       PushEvent(EventType::kCommEst);
     }
     comm_established_ = comm_established_ || expected;
   } else if (attributes_.state() != QpState::kRtr && completer_.CanAccept()) {
-    completer_.OnPdu(now, pdu);
+    completer_.OnPdu(now, pdu, *info);
   }
   Settle();
 }
@@ -127,8 +127,8 @@ bool RcQp::PollDma(DmaRequest& out) {
 
 bool RcQp::PollCompletion(Completion& out) {
   if (completer_.PollCompletion(out) || responder_.PollCompletion(out)) {
-    window_.may_send =
-        window_.may_send || (window_.sq_may_hold_more && attributes_.state() == QpState::kRts);
+    // A slot of the window may have come free.
+    if (attributes_.state() == QpState::kRts) window_.WakeSender();
     return true;
   }
   if (last_wqe_due_ && responder_.IsFlushed()) {

@@ -17,6 +17,7 @@ RcPairOptions RandomOptions(uint64_t seed) {
   options.link.reorder_per_mille = random.Below(100);
   options.link.dma_delay = Nanoseconds(random.Chance(500) ? 0 : random.Below(4000));
   options.link.keeps_refused = random.Chance(500);
+  options.link.by_reference = random.Chance(300);
   options.mtu_code = 1 + random.Below(5);
   // Packets, messages in a few parts, whole messages.
   const uint32_t pdu_bytes[] = {0, 0, 4096, 1u << 20};

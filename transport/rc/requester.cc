@@ -73,12 +73,6 @@ void Requester::OnModify() {
   w_->may_send = true;
 }
 
-bool Requester::TakeCorruptQueue() {
-  bool was = corrupt_queue_;
-  corrupt_queue_ = false;
-  return was;
-}
-
 // --- sending -------------------------------------------------------------------------------------
 
 bool Requester::PollRequest(Instant now, Pdu& out) {
@@ -330,7 +324,7 @@ void Requester::Apply(Instant now, const RequesterInput& input) {
       break;
     case RequesterAction::kRetire:
       if (rec.HasResponse()) --w_->rd_atomic_outstanding;
-      w_->may_send = true;
+      w_->WakeSender();
       break;
     case RequesterAction::kReopen:
       rec.is_taken = false;
@@ -404,7 +398,7 @@ void Requester::OnProgress(Instant now) {
   } else {
     ArmAckTimer(now);
   }
-  w_->may_send = true;
+  w_->WakeSender();
 }
 
 void Requester::OnSourceFault(Instant now, Psn psn) {

@@ -49,7 +49,11 @@ class Requester {
   // Payload of the request PDU at `psn` could not be read.
   void OnSourceFault(Instant now, Psn psn);
   // True once: the SQ's memory lies.
-  bool TakeCorruptQueue();
+  bool TakeCorruptQueue() {
+    bool was = corrupt_queue_;
+    corrupt_queue_ = false;
+    return was;
+  }
 
  private:
   bool EnsureRecord();

@@ -17,6 +17,8 @@ bool IsRead(const Pdu& pdu) { return pdu.opcode == Opcode::kReadRequest; }
 }  // namespace
 
 void Responder::Reset() {
+  // A private queue is reset with its QP; a shared one lives on and wants its slots back.
+  if (config_.has_srq && !receives_.IsEmpty()) host_->ReleaseRecv(receives_.size());
   ops_.Clear();
   receives_.Clear();
   completions_.Clear();
@@ -60,16 +62,15 @@ bool Responder::CanAccept(const Pdu& pdu) const {
   return reads_waiting_ == 0 || IsRead(pdu);
 }
 
-bool Responder::OnPdu(const Pdu& pdu) {
-  const OpcodeInfo* info = LookUpOpcode(pdu.opcode);
-  if (is_halted_ || info == nullptr || !CanAccept(pdu)) return false;
+bool Responder::OnPdu(const Pdu& pdu, const OpcodeInfo& info) {
+  if (is_halted_ || !CanAccept(pdu)) return false;
   check_vendor_err_ = VendorErr::kNone;
   check_took_receive_ = false;
-  ResponderFault fault = RunChecks(pdu, *info);
+  ResponderFault fault = RunChecks(pdu, info);
   if (fault == ResponderFault::kNone) {
-    Execute(pdu, *info);
+    Execute(pdu, info);
   } else {
-    OnFault(pdu, *info, fault);
+    OnFault(pdu, info, fault);
   }
   Drain();
   return fault == ResponderFault::kNone;
@@ -220,7 +221,7 @@ ResponderFault Responder::CheckRkey(const Pdu& pdu, const OpcodeInfo& info) {
 
 Responder::Op& Responder::PushOp(OpKind kind, Psn psn, PsnCount count) {
   Op& op = ops_.PushBack();
-  op = Op{};
+  static_cast<OpHead&>(op) = OpHead{};
   op.kind = kind;
   op.psn = psn;
   op.psn_count = count;
@@ -413,248 +414,6 @@ void Responder::OnSourceFault(Psn psn) {
   op.vendor_err = VendorErr::kMemoryFault;
   is_halted_ = true;
   Drain();
-}
-
-// --- answers -------------------------------------------------------------------------------------
-
-// Finishes what is done, oldest first, up to what must wait for PollResponse or a placement.
-void Responder::Drain() {
-  // Nothing outlives a fault that fails the QP.
-  while (!ops_.IsEmpty() && !has_failure_) {
-    Op& op = ops_.Front();
-    if (op.dma_outstanding || WantsResponse(op)) return;
-    if (op.kind == OpKind::kFault) {
-      ApplyFault(op);
-    } else {
-      Finish(op);
-    }
-    ops_.PopFront();
-  }
-}
-
-void Responder::Finish(Op& op) {
-  if (op.kind == OpKind::kAckAgain) {
-    ack_due_ = true;
-    return;
-  }
-  done_psn_ = op.psn + op.psn_count;
-  nak_due_ = false;  // a gap before this is filled
-  if (op.invalidates) {
-    VendorErr why = host_->Invalidate(RKey(op.imm_or_rkey));
-    if (why != VendorErr::kNone) {
-      op.fault = ResponderFault::kInvalidateRefused;
-      op.vendor_err = why;
-      is_halted_ = true;
-      ApplyFault(op);
-      return;
-    }
-  }
-  if (op.ends_message) msn_ = Msn((msn_.value + 1) & Psn::kMask);
-  if (op.takes_receive) {
-    PushReceiveCompletion(op, WcStatus::kSuccess, VendorErr::kNone);
-    --receives_used_;
-  }
-  ack_due_ = ack_due_ || op.wants_ack;
-}
-
-void Responder::ApplyFault(const Op& op) {
-  const ResponderFaultRow& row = LookUpResponderFault(op.fault);
-  nak_due_ = true;
-  nak_type_ = row.reply == Reply::kRnrNak ? AckType::kRnrNak : AckType::kNak;
-  nak_code_ = row.nak_code;
-  nak_psn_ = op.psn;
-  if (!row.fails_qp) return;
-  bool told = op.takes_receive && row.cqe_status != WcStatus::kSuccess && !receives_.IsEmpty();
-  if (told) PushReceiveCompletion(op, row.cqe_status, op.vendor_err);
-  has_failure_ = true;
-  failure_ = {row.has_event && !told, row.event};
-}
-
-void Responder::PushReceiveCompletion(const Op& op, WcStatus status, VendorErr why) {
-  ReceiveCompletion& out = completions_.PushBack();
-  out.wr_id = receives_.Front().wr_id;
-  out.bytes = op.bytes;
-  out.imm_or_rkey = op.imm_or_rkey;
-  out.wc_flags = op.wc_flags;
-  out.wc_opcode = op.wc_opcode;
-  out.status = status;
-  out.vendor_err = why;
-  out.solicited = op.solicited || status != WcStatus::kSuccess;
-  receives_.PopFront();
-  host_->ReleaseRecv(1);
-}
-
-bool Responder::TakeFailure(ResponderFailure* out) {
-  if (!has_failure_) return false;
-  has_failure_ = false;
-  *out = failure_;
-  return true;
-}
-
-void Responder::BuildHeader(Opcode opcode, Psn psn, Pdu& out) const {
-  out = Pdu{};
-  out.service = Service::kRc;
-  out.opcode = opcode;
-  out.pkey = attributes_->pkey();
-  out.src_qpn = config_.qpn;
-  out.dest_qpn = attributes_->remote_qpn();
-  out.path = &attributes_->path();
-  out.psn = psn;
-  out.msn = msn_;
-}
-
-bool Responder::PollResponse(Pdu& out) {
-  if (nak_due_) {
-    BuildNak(out);
-    return true;
-  }
-  if (!ops_.IsEmpty() && !ops_.Front().dma_outstanding) {
-    Op& op = ops_.Front();
-    // The answer to a new request acknowledges all before it; the answer to an old one doesn't.
-    if (!op.is_duplicate) ack_due_ = false;
-    if (!ack_due_) {
-      if (op.kind == OpKind::kRead) {
-        BuildReadResponse(op, out);
-        return true;
-      }
-      if (op.kind == OpKind::kAtomic) {
-        msn_ = Msn((msn_.value + 1) & Psn::kMask);
-        done_psn_ = op.psn.Next();
-        nak_due_ = false;
-        SaveAtomic(op.psn, op.original);
-      }
-      BuildHeader(Opcode::kAtomicAcknowledge, op.psn, out);
-      out.atomic_original = op.original;
-      ops_.PopFront();
-      Drain();
-      return true;
-    }
-  }
-  if (!ack_due_) return false;
-  ack_due_ = false;
-  BuildHeader(Opcode::kAcknowledge, done_psn_ - PsnCount{1}, out);
-  return true;
-}
-
-void Responder::BuildNak(Pdu& out) {
-  nak_due_ = ack_due_ = false;
-  BuildHeader(Opcode::kAcknowledge, nak_psn_, out);
-  out.ack_type = nak_type_;
-  out.nak_code = nak_code_;
-  out.rnr_timer_code = attributes_->min_rnr_timer_code();
-}
-
-void Responder::BuildReadResponse(Op& op, Pdu& out) {
-  const uint32_t offset = read_sent_bytes_;
-  const uint32_t left = op.bytes - offset;
-  const bool is_first = offset == 0;
-  const bool is_last = left <= pdu_bytes_max_;
-  const uint32_t bytes = is_last ? left : pdu_bytes_max_;
-  //= IBTA C9-148: the READ counts as completed with its first response.
-  if (is_first && !op.is_duplicate) msn_ = Msn((msn_.value + 1) & Psn::kMask);
-  Opcode opcode = is_last ? (is_first ? Opcode::kReadResponseOnly : Opcode::kReadResponseLast)
-                          : (is_first ? Opcode::kReadResponseFirst : Opcode::kReadResponseMiddle);
-  BuildHeader(opcode, op.psn + PsnCount{static_cast<int32_t>(offset >> mtu_shift_)}, out);
-  out.psn_count = PsnsOf(bytes);
-  out.payload.length = bytes;
-  if (bytes != 0) {
-    out.payload.segments = &op.segment;  // stays in its slot until the next request
-    out.payload.segment_count = 1;
-    out.payload.offset = offset;
-  }
-  read_sent_bytes_ += bytes;
-  if (!is_last) return;
-  read_sent_bytes_ = 0;
-  --reads_waiting_;
-  if (!op.is_duplicate) done_psn_ = op.psn + op.psn_count;
-  ops_.PopFront();
-  Drain();
-}
-
-// Keeps as many results as the peer may have atomics outstanding.
-void Responder::SaveAtomic(Psn psn, uint64_t original) {
-  uint32_t wanted = attributes_->max_dest_rd_atomic();
-  if (wanted == 0) return;
-  if (atomics_ == nullptr || atomics_size_ != wanted) {
-    atomics_.reset(new AtomicResource[wanted]);
-    atomics_size_ = wanted;
-    atomics_next_ = atomics_valid_ = 0;
-  }
-  atomics_[atomics_next_] = {psn, original};
-  atomics_next_ = atomics_next_ + 1 == atomics_size_ ? 0 : atomics_next_ + 1;
-  if (atomics_valid_ < atomics_size_) ++atomics_valid_;
-}
-
-bool Responder::PollDma(DmaRequest& out) {
-  if (!dma_due_) return false;
-  dma_due_ = false;
-  out.kind = dma_kind_;
-  out.prefix_bytes = 0;
-  if (dma_kind_ != DmaRequest::Kind::kCopy) {
-    const Op& op = ops_[ops_.size() - 1];
-    out.source = Payload{};
-    out.destination = &op.segment;
-    out.destination_count = 1;
-    out.destination_offset = 0;
-    out.compare = op.compare;
-    out.swap_or_add = op.swap_or_add;
-    return true;
-  }
-  out.source = dma_source_;
-  out.destination = dma_destination_;
-  out.destination_count = dma_destination_count_;
-  out.destination_offset = dma_destination_offset_;
-  return true;
-}
-
-// --- completions ---------------------------------------------------------------------------------
-
-bool Responder::PollCompletion(Completion& out) {
-  if (!completions_.IsEmpty()) {
-    Fill(completions_.Front(), out);
-    completions_.PopFront();
-    return true;
-  }
-  return attributes_->state() == QpState::kErr && FlushOne(out);
-}
-
-bool Responder::FlushOne(Completion& out) {
-  if (dma_outstanding_ != 0) return false;  // a buffer may still be written
-  if (receives_.IsEmpty()) {
-    // A shared queue's WQEs belong to its other QPs too.  Spec: IBTA 10.2.9.
-    if (config_.has_srq) return false;
-    if (host_->FetchRecv(receives_.PushBack()) != FetchResult::kOk) {
-      receives_.PopBack();
-      return false;
-    }
-  }
-  ReceiveCompletion flushed;
-  flushed.wr_id = receives_.Front().wr_id;
-  flushed.status = WcStatus::kWrFlushErr;
-  flushed.vendor_err = VendorErr::kFlushed;
-  flushed.solicited = true;
-  receives_.PopFront();
-  host_->ReleaseRecv(1);
-  Fill(flushed, out);
-  return true;
-}
-
-void Responder::Fill(const ReceiveCompletion& in, Completion& out) const {
-  shm::Cqe& cqe = out.cqe;
-  cqe.wr_id = in.wr_id;
-  cqe.byte_len = in.bytes;
-  cqe.imm_or_rkey = in.imm_or_rkey;
-  cqe.qpn = config_.qpn.value;
-  cqe.src_qpn = attributes_->remote_qpn().value;
-  cqe.vendor_err = static_cast<uint32_t>(in.vendor_err);
-  cqe.wc_flags = in.wc_flags;
-  cqe.pkey_index = 0;
-  cqe.status = static_cast<uint8_t>(in.status);
-  cqe.opcode = static_cast<uint8_t>(in.wc_opcode);
-  cqe.sl = 0;
-  cqe.is_send = 0;
-  out.is_send = false;
-  out.solicited = in.solicited;
 }
 
 }  // namespace verbena::transport::rc

@@ -38,7 +38,7 @@ class Responder {
 
   bool CanAccept(const Pdu& pdu) const;
   // True if the request was the one expected, and is executed.
-  bool OnPdu(const Pdu& pdu);
+  bool OnPdu(const Pdu& pdu, const OpcodeInfo& info);
   // The oldest placement or atomic outstanding is done.
   void OnDmaDone(const DmaResult& result);
   // Payload of the response at `psn` could not be read.
@@ -49,7 +49,12 @@ class Responder {
   bool PollDma(DmaRequest& out);
   bool PollCompletion(Completion& out);
   // True once, if a fault failed the QP since.
-  bool TakeFailure(ResponderFailure* out);
+  bool TakeFailure(ResponderFailure* out) {
+    if (!has_failure_) return false;
+    has_failure_ = false;
+    *out = failure_;
+    return true;
+  }
   // In the error state: nothing taken or under way is left.
   bool IsFlushed() const {
     return completions_.IsEmpty() && receives_.IsEmpty() && dma_outstanding_ == 0;
@@ -69,7 +74,8 @@ class Responder {
     uint64_t next_addr = 0;    // WRITE
   };
 
-  struct Op {
+  // What every kind of op has.
+  struct OpHead {
     OpKind kind = OpKind::kPlacement;
     ResponderFault fault = ResponderFault::kNone;
     shm::VendorErr vendor_err = shm::VendorErr::kNone;
@@ -87,11 +93,14 @@ class Responder {
     uint32_t imm_or_rkey = 0;
     Psn psn;
     PsnCount psn_count{1};
+  };
+  // The rest is stale but for the kinds that set it: clearing it would cost more than using it.
+  struct Op : OpHead {
     DmaSegment segment;  // READ, atomic
     uint64_t compare = 0;
     uint64_t swap_or_add = 0;
     uint64_t original = 0;
-    MessageState before;  // to take the request back if its payload can't be read
+    MessageState before;  // requests: to take one back if its payload can't be read
   };
 
   struct ReceiveCompletion {

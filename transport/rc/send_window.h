@@ -95,6 +95,8 @@ class SendWindow {
   SendRecord& At(uint32_t index) {
     return (*chunks_[index / kChunkRecords % kChunks])[index % kChunkRecords];
   }
+  // Something changed that may let the requester go on.
+  void WakeSender() { may_send = cursor != tail || sq_may_hold_more; }
   bool IsFull() const { return tail - head == kRecords; }
   // The next free record, with stale contents. Chunks never move: PDUs polled point into them.
   SendRecord& Push() {
