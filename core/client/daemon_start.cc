@@ -66,6 +66,11 @@ struct Launch {
   volatile int error;  // errno of the step that failed, 0 if exec succeeded
 };
 
+// _exit without the sanitizers' last reports, which would be about the host's memory.
+[[noreturn]] VERBENA_IN_CHILD void Leave(int status) {
+  for (;;) syscall(SYS_exit_group, status);
+}
+
 // Closes every fd from `first` up where close_range is missing or forbidden.
 VERBENA_IN_CHILD void CloseFdsFrom(int first) {
   if (syscall(SYS_close_range, static_cast<unsigned>(first), kCloseAll, 0u) == 0) return;
@@ -103,7 +108,7 @@ VERBENA_IN_CHILD int DaemonMain(void* argument) {
   if (ready < 0 || log < 0 || null < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 ||
       dup2(log, 2) < 0 || dup2(ready, kReadyFd) < 0 || chdir("/") != 0) {
     launch->error = errno;
-    _exit(127);
+    Leave(127);
   }
   CloseFdsFrom(kReadyFd + 1);
   umask(077);
@@ -116,7 +121,7 @@ VERBENA_IN_CHILD int DaemonMain(void* argument) {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   execve(launch->path, launch->argv, launch->environment);
   launch->error = errno;
-  _exit(127);
+  Leave(127);
 }
 
 // Between us and the daemon, so that the daemon's parent is init.
@@ -126,7 +131,7 @@ VERBENA_IN_CHILD int IntermediateMain(void* argument) {
   pid_t pid = __clone(DaemonMain, launch->daemon_stack_top, CLONE_VM | CLONE_VFORK, launch);
   if (pid < 0) launch->error = errno;
   launch->daemon_pid = pid;
-  _exit(0);
+  Leave(0);
 }
 
 // Runs `launch` up to exec. The daemon's pid, or -1 and errno.
