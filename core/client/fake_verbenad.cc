@@ -5,8 +5,10 @@
 //   --fake=die        ends without a word
 //   --fake=reset      the first of its instance ends at the first hello, as when idle just then
 #include <dirent.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -135,6 +137,11 @@ int Main(int argc, char** argv) {
   if (flags.fake == "die") return 3;
   if (flags.fake == "error") {
     return write(flags.ready_fd, "Eno such thing\n", 15) == 15 ? 1 : 2;
+  }
+  // As verbenad does, for as long as it lives.
+  int lock = open(flags.directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    return write(flags.ready_fd, "Eanother serves\n", 16) == 16 ? 1 : 2;
   }
   std::string socket_path = flags.directory + "/sock";
   int listener = Listen(socket_path);

@@ -22,7 +22,8 @@ namespace {
 
 constexpr int64_t kReplyTimeoutMs = 10'000;
 constexpr int64_t kLockTimeoutMs = 20'000;  // whoever holds it starts a daemon, within 10 s
-constexpr int kAttempts = 5;                // each fails only if an idle daemon ends just then
+constexpr int64_t kPredecessorTimeoutMs = 5'000;
+constexpr int kAttempts = 5;  // each fails only if an idle daemon ends just then
 
 // statx and not stat(2): libc's stat is a symbol newer than the oldest libc a shim must load on.
 bool Stat(int directory_fd, const char* path, int flags, struct statx* out) {
@@ -158,6 +159,26 @@ class StartLock {
   int fd_;
 };
 
+// A daemon holds its directory's own lock as long as it lives: one that ends unlinks its socket
+// first, and one that starts may not listen yet. Waits until it is gone, or takes connections: then
+// the fd, else -1.
+int AwaitPredecessor(const std::string& directory) {
+  int directory_fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory_fd < 0) return -1;
+  int64_t deadline_ms = MonotonicMs() + kPredecessorTimeoutMs;
+  int fd = -1;
+  while (flock(directory_fd, LOCK_EX | LOCK_NB) != 0) {
+    fd = ConnectInstance(directory);
+    // After the deadline the new daemon itself says that another one is in its way.
+    if (fd >= 0 || MonotonicMs() > deadline_ms) break;
+    timespec pause = {0, 2'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  flock(directory_fd, LOCK_UN);
+  close(directory_fd);
+  return fd;
+}
+
 void Explain(std::string* error, const std::string& what, int code) {
   if (error != nullptr) *error = what + ": " + ErrorText(code);
 }
@@ -182,8 +203,10 @@ int ConnectOrStartOnce(const StartOptions& options, std::string* error) {
   }
   fd = ConnectInstance(directory);  // another process may have started one while we waited
   if (fd >= 0) return fd;
-  // Refused under the lock: its daemon is dead. (One that ends in good order unlinks it first.)
-  if (errno == ECONNREFUSED) unlink((directory + "/sock").c_str());
+  bool refused = errno == ECONNREFUSED;
+  fd = AwaitPredecessor(directory);
+  if (fd >= 0) return fd;
+  if (refused) unlink((directory + "/sock").c_str());  // left by a daemon that was killed
   int code = StartDaemon(options, error);
   if (code != 0) {
     errno = code;

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -244,6 +245,28 @@ TEST_F(InstanceTest, DaemonThatEndsAtTheHelloIsStartedAnew) {
   EXPECT_EQ(ListInstanceNics(options_, true, &nics, &error_), 0) << error_;
   EXPECT_EQ(nics.size(), 2u);
   EXPECT_EQ(Starts().size(), 2u);
+}
+
+// One that ends unlinks its socket before it is gone.
+TEST_F(InstanceTest, WaitsForADaemonThatIsEnding) {
+  int ending = open(options_.directory.c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(flock(ending, LOCK_EX), 0);
+  int fd = -1;
+  std::thread client([&] { fd = ConnectOrStart(options_, &error_); });
+  // The client is at it once it holds the start lock.
+  int lock = open((options_.directory + "/lock").c_str(), O_RDWR | O_CREAT, 0600);
+  while (flock(lock, LOCK_EX | LOCK_NB) == 0) {
+    flock(lock, LOCK_UN);
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(Starts().empty());
+  flock(ending, LOCK_UN);
+  client.join();
+  EXPECT_GE(fd, 0) << error_;
+  EXPECT_EQ(Starts().size(), 1u);
+  close(fd);
+  close(lock);
+  close(ending);
 }
 
 TEST_F(InstanceTest, SessionIsRetriedToo) {
