@@ -109,6 +109,26 @@ int ExecuteCreate(Cq* cq, const ibv_cq_init_attr_ex& attr) {
   return 0;
 }
 
+// Whether all posted sends that complete into this CQ have done so.
+bool SendsAreDone(Cq* cq) {
+  SpinGuard guard(cq->context->qps_lock);
+  for (Qp* qp = cq->context->qps; qp != nullptr; qp = qp->next) {
+    if (qp->base()->send_cq != &cq->base) continue;
+    SpinGuard queue_guard(qp->sq.lock);
+    if (qp->sq.ring.ConsumerIndex() != qp->sq.ring.producer_index()) return false;
+  }
+  return true;
+}
+
+// On hardware a command takes longer than the work posted before it, and programs rely on it: a
+// CQ is found too full to shrink by sends posted just before. Work that waits for its peer is not
+// waited for.
+void AwaitSends(Cq* cq) {
+  constexpr int64_t kPatienceNs = 20'000'000;
+  int64_t begin_ns = CoarseNowNs();
+  while (!SendsAreDone(cq) && CoarseNowNs() - begin_ns < kPatienceNs) sched_yield();
+}
+
 void CountInChannel(ibv_comp_channel* channel, int change) {
   if (channel == nullptr) return;
   MutexGuard guard(channel->context->mutex);
@@ -164,6 +184,7 @@ VERBENA_EXPORT ibv_cq* ibv_create_cq(ibv_context* base, int cqe, void* cq_contex
 VERBENA_EXPORT int ibv_resize_cq(ibv_cq* base, int cqe) {
   Cq* cq = ToCq(base);
   if (cqe <= 0 || static_cast<uint32_t>(cqe) > cq->context->attr.max_cqe) return EINVAL;
+  if (cqe < base->cqe) AwaitSends(cq);
   SpinGuard guard(cq->lock);
   shm::ResizeCqRequest request = {base->handle, static_cast<uint32_t>(cqe)};
   shm::CreateCqReply reply = {};
