@@ -1,8 +1,8 @@
 // Protocol data units as the roles exchange them: header fields unserialised, payload by reference.
 //
-// On the wire a PDU is one packet. On the local port one PDU may carry a whole message: it is an ONLY
-// PDU whose psn_count is the number of path-MTU packets it stands for, so both forms consume the same
-// PSNs and run the same responder rows.
+// On the wire a PDU is one packet. On the local port one PDU may carry a whole message: it is an
+// ONLY PDU whose psn_count is the number of path-MTU packets it stands for, so both forms consume
+// the same PSNs and run the same responder rows.
 #pragma once
 
 #include <cstddef>

@@ -2,8 +2,8 @@
 // shape. Same inputs, same outputs, byte for byte. No clock, socket, thread or log.
 //
 // Drive it so: after every input drain PollResponse, PollDma, PollCompletion and PollEvent; call
-// PollRequest when the QP's turn to send comes; call OnTimeout when PollTimeout() is due (calling it
-// early is a no-op).
+// PollRequest when the QP's turn to send comes; call OnTimeout when PollTimeout() is due (calling
+// it early is a no-op).
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,20 @@ namespace verbena::transport {
 // Identifies one outstanding DMA request of one QP; the QP's business only.
 using DmaToken = uint32_t;
 
-// A movement of payload the role wants done. Requests of one QP are carried out in the order polled,
-// and their results come back in that order. Pointers are good until the next input to the QP; who
-// carries it out copies what it needs.
+// A movement of payload the role wants done. Requests of one QP are carried out in the order
+// polled, and their results come back in that order. Pointers are good until the next input to the
+// QP; who carries it out copies what it needs.
 struct DmaRequest {
   enum class Kind : uint8_t { kCopy, kCompareSwap, kFetchAdd };
   Kind kind = Kind::kCopy;
   DmaToken token = 0;
   uint32_t prefix_bytes = 0;  // UD: 40 bytes of GRH before the payload
   std::byte prefix[40];
-  Payload source;             // kCopy: source.length bytes
+  Payload source;  // kCopy: source.length bytes
   const DmaSegment* destination = nullptr;
   uint16_t destination_count = 0;
   uint64_t destination_offset = 0;  // into the concatenation of `destination`
-  uint64_t compare = 0;       // atomics: one aligned 8-byte word at destination
+  uint64_t compare = 0;             // atomics: one aligned 8-byte word at destination
   uint64_t swap_or_add = 0;
 };
 enum class DmaStatus : uint8_t {
@@ -98,8 +98,8 @@ class QpTransport {
   virtual ~QpTransport() = default;
 
   // --- inputs -----------------------------------------------------------------------------------
-  virtual void OnDoorbell(Instant now) = 0;              // the SQ holds WQEs not fetched yet
-  virtual void OnPdu(Instant now, const Pdu& pdu) = 0;   // P_Key and destination QPN already checked
+  virtual void OnDoorbell(Instant now) = 0;             // the SQ holds WQEs not fetched yet
+  virtual void OnPdu(Instant now, const Pdu& pdu) = 0;  // P_Key and destination QPN already checked
   virtual void OnDmaDone(Instant now, const DmaResult& result) = 0;
   // Payload of a PDU this QP sent could not be read from its own memory. `psn` is the PDU's.
   virtual void OnSourceFault(Instant now, Opcode opcode, Psn psn) = 0;
@@ -129,7 +129,7 @@ class QpTransport {
   virtual bool HasRequestWork() const = 0;  // PollRequest might produce something now
   virtual QpState state() const = 0;
   virtual Qpn remote_qpn() const = 0;
-  virtual const Path& path() const = 0;     // connected services
+  virtual const Path& path() const = 0;  // connected services
   virtual void Query(shm::QpAttr& out) const = 0;
   virtual const QpCounters& counters() const = 0;
 };

@@ -73,13 +73,14 @@ Payload SendQueue::Slice(uint32_t offset, uint32_t length) const {
   return payload;
 }
 
-void SendQueue::OnPduMade(Psn psn, PsnCount psn_count) {
+void SendQueue::OnPduMade(const Pdu& pdu) {
   InFlight& entry = in_flight_.back();
-  if (!entry.has_pdus) entry.first_psn = psn;
+  if (!entry.has_pdus) entry.first_psn = pdu.psn;
   entry.has_pdus = true;
-  entry.last_psn = psn + PsnCount{psn_count.value - 1};
+  entry.last_psn = pdu.psn + PsnCount{pdu.psn_count.value - 1};
   // Inline data was copied with the WQE, and nothing is read for an empty message.
-  if (context_.config.reports_release && segment_count_ != 0) ++entry.unreleased_pdus;
+  bool is_by_reference = pdu.payload.segments != nullptr;
+  if (context_.config.reports_release && is_by_reference) ++entry.unreleased_pdus;
 }
 
 void SendQueue::FailCurrent(WcStatus status, shm::VendorErr why) {

@@ -37,7 +37,7 @@ class SendQueue {
   // kNone: the payload may be read by Slice.  Spec: IBTA 10.6.3.
   KeyFault ResolvePayload();
   Payload Slice(uint32_t offset, uint32_t length) const;
-  void OnPduMade(Psn psn, PsnCount psn_count);
+  void OnPduMade(const Pdu& pdu);
   void Finish() { in_flight_.back().is_open = false; }
   // Completes the open WQE in error; what follows it is flushed.
   void FailCurrent(WcStatus status, shm::VendorErr why);

@@ -88,7 +88,7 @@ void UcRequester::MakePdu(Pdu& out) {
   if (is_last && HasImm(wqe.opcode)) out.imm_or_rkey = wqe.imm_or_rkey;
   out.payload = send_queue_.Slice(sent_bytes_, length);
 
-  send_queue_.OnPduMade(next_psn_, out.psn_count);
+  send_queue_.OnPduMade(out);
   next_psn_ = next_psn_ + out.psn_count;
   sent_bytes_ += length;
   if (is_last) send_queue_.Finish();

@@ -51,7 +51,7 @@ void UdRequester::MakePdu(Pdu& out) {
   if (has_imm) out.imm_or_rkey = wqe.imm_or_rkey;
   out.payload = send_queue_.Slice(0, static_cast<uint32_t>(send_queue_.PayloadBytes()));
 
-  send_queue_.OnPduMade(next_psn_, out.psn_count);
+  send_queue_.OnPduMade(out);
   next_psn_ = next_psn_.Next();
   send_queue_.Finish();
 }
