@@ -1,6 +1,6 @@
 # The demo: unmodified RDMA programs over Verbena, and what they measured. Used by tools/demo in a
 # checkout and by `demo` in the tarball. Expects $verbena, the command to show.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 
 demo_failures=0
 demo_port=0
@@ -20,9 +20,9 @@ demo_choose_port() {
 
 # Waits until somebody listens on the port (state 0A), or the server has ended.
 demo_wait_for_listener() {
-  local port_hex server="$2" tries
+  local port_hex server="$2" _
   port_hex="$(printf '%04X' "$1")"
-  for tries in $(seq 400); do
+  for _ in $(seq 400); do
     if cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
       awk -v port=":$port_hex" '$4 == "0A" && substr($2, length($2) - 4) == port { found = 1 }
                                 END { exit !found }'; then
