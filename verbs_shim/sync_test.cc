@@ -1,0 +1,38 @@
+#include "verbs_shim/sync.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+namespace verbena::verbs {
+namespace {
+
+TEST(SpinLock, OneHolderAtATime) {
+  constexpr int kThreads = 4, kRounds = 50'000;
+  SpinLock lock;
+  int64_t count = 0;  // unguarded: updates would be lost
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kRounds; ++i) {
+        SpinGuard guard(lock);
+        count = count + 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(count, int64_t{kThreads} * kRounds);
+}
+
+TEST(SpinLock, TryLockFailsWhileHeld) {
+  SpinLock lock;
+  ASSERT_TRUE(lock.TryLock());
+  EXPECT_FALSE(lock.TryLock());
+  lock.Unlock();
+  EXPECT_TRUE(lock.TryLock());
+  lock.Unlock();
+}
+
+}  // namespace
+}  // namespace verbena::verbs
