@@ -192,7 +192,8 @@ std::string RcWorkload::Run(Duration faulty_time) {
   const Instant quiet = Instant{0} + faulty_time;
   const Instant limit = quiet + Seconds(120);
   bool is_quiet = false;
-  while (true) {
+  for (uint64_t steps = 0;; ++steps) {
+    if (steps == sim::SimFabric::kStepsMax) return "the network goes round in circles";
     for (uint32_t side : {RcPair::kA, RcPair::kB}) PostSome(side);
     bool any = pair_.fabric.Step();
     for (uint32_t side : {RcPair::kA, RcPair::kB}) CollectCompletions(side);

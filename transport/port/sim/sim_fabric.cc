@@ -74,8 +74,8 @@ bool SimFabric::RunUntil(const std::function<bool()>& done, Instant limit) {
 }
 
 bool SimFabric::RunToSilence(Instant limit) {
-  while (Step()) {
-    if (now_ > limit) return false;
+  for (uint64_t steps = 0; Step(); ++steps) {
+    if (now_ > limit || steps == kStepsMax) return false;
   }
   return true;
 }

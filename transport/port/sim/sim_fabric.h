@@ -65,7 +65,9 @@ class SimFabric {
   bool Step();
   // Steps until `done` or until nothing happens before `limit` any more. True if done.
   bool RunUntil(const std::function<bool()>& done, Instant limit);
-  // Until nothing is left to happen.
+  // A run that takes more events than this goes round in circles.
+  static constexpr uint64_t kStepsMax = 300'000;
+  // Until nothing is left to happen; false if that doesn't come.
   bool RunToSilence(Instant limit);
 
   std::deque<SimCompletion>& completions(EndpointId id) { return endpoints_[id]->completions; }

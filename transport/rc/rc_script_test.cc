@@ -1,0 +1,401 @@
+// Wire scripts: one QP, PDU by PDU. What comes in is made by hand, and so may be wrong in ways no
+// peer of ours would be.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "transport/port/sim/sim_host.h"
+#include "transport/rc/rc_pair.h"
+
+namespace verbena::transport::rc {
+namespace {
+
+using shm::WrOpcode;
+
+constexpr uint32_t kMtu = 1024;  // of RcPair
+constexpr uint32_t kEpsn = 100;  // side B expects it first, and side A sends it first
+
+class RcScript : public ::testing::Test {
+ protected:
+  Pdu Request(Opcode opcode, uint32_t psn, uint32_t bytes = 0) {
+    Pdu pdu;
+    pdu.opcode = opcode;
+    pdu.psn = Psn(psn);
+    pdu.psn_count = PsnCount{bytes == 0 ? 1 : static_cast<int32_t>((bytes + kMtu - 1) / kMtu)};
+    pdu.payload.length = bytes;
+    pdu.payload.bytes = data_;
+    pdu.ack_request = true;
+    pdu.remote_addr = pair_.memory.region(region_).addr;
+    pdu.rkey = RKey(pair_.memory.region(region_).key);
+    pdu.dma_length = bytes;
+    return pdu;
+  }
+  Pdu WriteFirst(uint32_t psn, uint32_t bytes, uint32_t total) {
+    Pdu pdu = Request(Opcode::kWriteFirst, psn, bytes);
+    pdu.dma_length = total;
+    return pdu;
+  }
+  Pdu Response(Opcode opcode, uint32_t psn, uint32_t bytes = 0) {
+    Pdu pdu = Request(opcode, psn, bytes);
+    pdu.remote_addr = 0;
+    return pdu;
+  }
+
+  // Hands a PDU to side `to` and carries its placement out.
+  void Deliver(const Pdu& pdu, uint32_t to = RcPair::kB) {
+    RcQp& qp = *pair_.qps[to];
+    qp.OnPdu(now_, pdu);
+    DmaRequest request;
+    while (qp.PollDma(request)) {
+      if (holds_placements_) {
+        held_.push_back(request.token);
+        continue;
+      }
+      DmaResult result;
+      result.token = request.token;
+      if (request.kind == DmaRequest::Kind::kCopy) {
+        ASSERT_TRUE(pair_.memory.Write(request.destination, request.destination_count,
+                                       request.destination_offset, request.source.bytes,
+                                       request.source.length));
+      } else {
+        ASSERT_TRUE(pair_.memory.Execute(request, request.destination[0], &result.atomic_original));
+      }
+      qp.OnDmaDone(now_, result);
+    }
+  }
+  void FinishPlacement(DmaStatus status = DmaStatus::kOk) {
+    ASSERT_FALSE(held_.empty());
+    DmaResult result;
+    result.token = held_.front();
+    result.status = status;
+    held_.pop_front();
+    pair_.qps[RcPair::kB]->OnDmaDone(now_, result);
+  }
+  Pdu NextResponse() {
+    Pdu pdu;
+    EXPECT_TRUE(pair_.qps[RcPair::kB]->PollResponse(now_, pdu)) << "silence";
+    return pdu;
+  }
+  void ExpectSilence() {
+    Pdu pdu;
+    EXPECT_FALSE(pair_.qps[RcPair::kB]->PollResponse(now_, pdu));
+  }
+  void ExpectAck(uint32_t psn) {
+    Pdu pdu = NextResponse();
+    EXPECT_EQ(pdu.opcode, Opcode::kAcknowledge);
+    EXPECT_EQ(pdu.ack_type, AckType::kAck);
+    EXPECT_EQ(pdu.psn, Psn(psn));
+  }
+  void ExpectNak(NakCode code, uint32_t psn) {
+    Pdu pdu = NextResponse();
+    EXPECT_EQ(pdu.ack_type, AckType::kNak);
+    EXPECT_EQ(pdu.nak_code, code);
+    EXPECT_EQ(pdu.psn, Psn(psn));
+  }
+  void ExpectInvalidRequest(uint32_t psn) {
+    ExpectNak(NakCode::kInvalidRequest, psn);
+    EXPECT_EQ(pair_.qps[RcPair::kB]->state(), QpState::kErr);
+  }
+  void PostRecv(uint32_t bytes) {
+    pair_.PostRecv(RcPair::kB, 1, {pair_.memory.SgeOf(region_, 0, bytes)});
+  }
+  std::string SendCompletions() {
+    pair_.fabric.Drive(RcPair::kA);
+    return pair_.TakeCompletions(RcPair::kA, true);
+  }
+
+  RcPair pair_;
+  Instant now_{1};
+  MemoryId region_ = pair_.NewRegion(100'000);
+  std::byte data_[8192] = {};
+  bool holds_placements_ = false;
+  std::deque<DmaToken> held_;
+};
+
+// --- responder
+// -------------------------------------------------------------------------------------
+
+TEST_F(RcScript, PsnGapIsNakedOnceThenSilent) {  //= IBTA 9.7.5.2.6 test
+  Deliver(WriteFirst(100, kMtu, 3 * kMtu));
+  ExpectAck(100);
+  Deliver(Request(Opcode::kWriteLast, 102, kMtu));
+  ExpectNak(NakCode::kPsnSequenceError, 101);
+  Deliver(Request(Opcode::kWriteLast, 102, kMtu));
+  ExpectSilence();
+  Deliver(Request(Opcode::kWriteMiddle, 101, kMtu));
+  ExpectAck(101);
+  Deliver(Request(Opcode::kWriteLast, 103, kMtu));  // another gap, another NAK
+  ExpectNak(NakCode::kPsnSequenceError, 102);
+}
+
+TEST_F(RcScript, GapNakWaitsForThePlacementsBeforeIt) {
+  holds_placements_ = true;
+  Deliver(Request(Opcode::kWriteOnly, 100, 8));
+  Deliver(Request(Opcode::kWriteOnly, 102, 8));
+  ExpectSilence();
+  FinishPlacement();
+  ExpectNak(NakCode::kPsnSequenceError, 101);
+  ExpectSilence();  // the NAK acknowledges what is before it
+}
+
+TEST_F(RcScript, AckWaitsForThePlacement) {
+  holds_placements_ = true;
+  Deliver(Request(Opcode::kWriteOnly, 100, 8));
+  Deliver(Request(Opcode::kWriteOnly, 101, 8));
+  ExpectSilence();
+  FinishPlacement();
+  ExpectAck(100);
+  FinishPlacement();
+  ExpectAck(101);
+}
+
+TEST_F(RcScript, ReadWaitsForWritesAndHoldsBackLaterOnes) {
+  holds_placements_ = true;
+  Deliver(Request(Opcode::kWriteOnly, 100, 8));
+  Pdu read = Request(Opcode::kReadRequest, 101);
+  read.dma_length = 8;
+  Deliver(read);
+  ExpectSilence();
+  EXPECT_FALSE(pair_.qps[RcPair::kB]->CanAccept(Request(Opcode::kWriteOnly, 102, 8)));
+  read.psn = Psn(102);
+  EXPECT_TRUE(pair_.qps[RcPair::kB]->CanAccept(read));
+  FinishPlacement();
+  EXPECT_EQ(NextResponse().opcode, Opcode::kReadResponseOnly);
+  EXPECT_TRUE(pair_.qps[RcPair::kB]->CanAccept(Request(Opcode::kWriteOnly, 102, 8)));
+}
+
+TEST_F(RcScript, PlacementsOutstandingAreBounded) {
+  holds_placements_ = true;
+  uint32_t accepted = 0;
+  while (pair_.qps[RcPair::kB]->CanAccept(Request(Opcode::kWriteOnly, 100 + accepted, 8))) {
+    Deliver(Request(Opcode::kWriteOnly, 100 + accepted, 8));
+    ASSERT_LT(++accepted, 100u);
+  }
+  EXPECT_EQ(accepted, 63u);
+  FinishPlacement();
+  EXPECT_TRUE(pair_.qps[RcPair::kB]->CanAccept(Request(Opcode::kWriteOnly, 163, 8)));
+}
+
+TEST_F(RcScript, DuplicatesAreAcknowledgedAgainAndNotExecuted) {  //= IBTA C9-105 test
+  data_[0] = std::byte{1};
+  Deliver(Request(Opcode::kWriteOnly, 100, 8));
+  Deliver(Request(Opcode::kWriteOnly, 101, 8));
+  ExpectAck(101);
+  data_[0] = std::byte{2};
+  Deliver(Request(Opcode::kWriteOnly, 100, 8));
+  ExpectAck(101);
+  EXPECT_EQ(pair_.memory.region(region_).bytes[0], std::byte{1});
+}
+
+TEST_F(RcScript, DuplicateAtomicIsReplayedEvenOutOfTheMiddle) {
+  Pdu add = Request(Opcode::kFetchAdd, 100);
+  add.swap_or_add = 5;
+  for (uint32_t i = 0; i < 4; ++i) {
+    add.psn = Psn(100 + i);
+    Deliver(add);
+    EXPECT_EQ(NextResponse().atomic_original, 5u * i);
+  }
+  add.psn = Psn(102);
+  Deliver(add);
+  EXPECT_EQ(NextResponse().atomic_original, 10u);
+  EXPECT_EQ(pair_.WordAt(region_, 0), 20u);
+}
+
+TEST_F(RcScript, DuplicateReadLongerThanAnyBeforeIsIgnored) {
+  Pdu read = Request(Opcode::kReadRequest, 100);
+  read.dma_length = 2 * kMtu;
+  Deliver(read);
+  NextResponse();
+  EXPECT_EQ(NextResponse().opcode, Opcode::kReadResponseLast);
+  read.dma_length = 3 * kMtu;
+  Deliver(read);
+  ExpectSilence();
+}
+
+TEST_F(RcScript, MessagesAreCounted) {
+  Deliver(WriteFirst(100, kMtu, kMtu + 1));
+  EXPECT_EQ(NextResponse().msn.value, 0u);
+  Deliver(Request(Opcode::kWriteLast, 101, 1));
+  EXPECT_EQ(NextResponse().msn.value, 1u);
+  Pdu read = Request(Opcode::kReadRequest, 102);
+  read.dma_length = 1;
+  Deliver(read);
+  EXPECT_EQ(NextResponse().msn.value, 2u);
+}
+
+TEST_F(RcScript, OpcodesOutOfSequenceAreInvalid) {  //= IBTA 9.7.4.1.3 test
+  Deliver(Request(Opcode::kWriteMiddle, 100, kMtu));
+  ExpectInvalidRequest(100);
+}
+TEST_F(RcScript, NewMessageInsideAnotherIsInvalid) {
+  Deliver(WriteFirst(100, kMtu, 3 * kMtu));
+  ExpectAck(100);
+  Deliver(Request(Opcode::kWriteOnly, 101, 8));
+  ExpectInvalidRequest(101);
+}
+TEST_F(RcScript, SendCannotEndAWrite) {
+  Deliver(WriteFirst(100, kMtu, 2 * kMtu));
+  ExpectAck(100);
+  PostRecv(2 * kMtu);
+  Deliver(Request(Opcode::kSendLast, 101, kMtu));
+  ExpectInvalidRequest(101);
+}
+TEST_F(RcScript, FirstPacketShorterThanTheMtuIsInvalid) {  //= IBTA C9-92 test
+  Deliver(WriteFirst(100, kMtu - 1, 2 * kMtu));
+  ExpectInvalidRequest(100);
+}
+TEST_F(RcScript, EmptyLastPacketIsInvalid) {  //= IBTA C9-94 test
+  Deliver(WriteFirst(100, kMtu, kMtu));
+  ExpectInvalidRequest(100);
+}
+TEST_F(RcScript, PacketLongerThanItsPsnsIsInvalid) {
+  Pdu pdu = Request(Opcode::kWriteOnly, 100, kMtu + 1);
+  pdu.psn_count = PsnCount{1};
+  Deliver(pdu);
+  ExpectInvalidRequest(100);
+}
+TEST_F(RcScript, WriteThatEndsEarlyIsInvalid) {
+  Deliver(WriteFirst(100, kMtu, 3 * kMtu));
+  ExpectAck(100);
+  Deliver(Request(Opcode::kWriteLast, 101, kMtu));
+  ExpectInvalidRequest(101);
+}
+TEST_F(RcScript, WriteThatGoesOnTooLongIsInvalidAndWritesNothingMore) {
+  Deliver(WriteFirst(100, kMtu, kMtu + 8));
+  ExpectAck(100);
+  std::memset(data_, 0xff, sizeof(data_));
+  Deliver(Request(Opcode::kWriteMiddle, 101, kMtu));
+  ExpectInvalidRequest(101);
+  for (uint32_t i = kMtu; i < 3 * kMtu; ++i) {
+    ASSERT_EQ(pair_.memory.region(region_).bytes[i], std::byte{0});
+  }
+}
+TEST_F(RcScript, ReservedOpcodesAndHugeReadsAreHarmless) {
+  Deliver(Request(static_cast<Opcode>(0x15), 100));
+  Deliver(Request(static_cast<Opcode>(0x1f), 100));
+  ExpectSilence();
+  Pdu read = Request(Opcode::kReadRequest, 100);
+  read.dma_length = 0xffff'ffff;
+  Deliver(read);
+  ExpectInvalidRequest(100);
+}
+TEST_F(RcScript, KeyRevokedInsideAMessageStopsIt) {
+  Deliver(WriteFirst(100, kMtu, 2 * kMtu));
+  ExpectAck(100);
+  pair_.memory.region(region_).is_valid = false;
+  Deliver(Request(Opcode::kWriteLast, 101, kMtu));
+  ExpectNak(NakCode::kRemoteAccessError, 101);
+}
+TEST_F(RcScript, RequestWhosePayloadCantBeReadNeverCame) {
+  holds_placements_ = true;
+  PostRecv(64);
+  Deliver(Request(Opcode::kSendOnly, 100, 8));
+  Deliver(Request(Opcode::kWriteOnly, 101, 8));
+  FinishPlacement(DmaStatus::kSourceFault);
+  FinishPlacement();
+  ExpectSilence();
+  Deliver(Request(Opcode::kSendOnly, 100, 8));  // expected still, and its receive is there
+  FinishPlacement();
+  ExpectAck(100);
+}
+
+// --- requester and completer
+// -----------------------------------------------------------------------
+
+class RcAnswerScript : public RcScript {
+ protected:
+  void SetUp() override {
+    pair_.fabric.set_drop_filter([](const Pdu&) { return true; });  // the peer is this script
+  }
+  void PostWrite(uint64_t id, uint32_t bytes) {
+    pair_.Post(RcPair::kA, pair_.Remote(RcPair::Work(id, WrOpcode::kRdmaWrite,
+                                                     {pair_.memory.SgeOf(region_, 0, bytes)}),
+                                        region_));
+  }
+  void PostRead(uint64_t id, uint32_t bytes) {
+    pair_.Post(RcPair::kA, pair_.Remote(RcPair::Work(id, WrOpcode::kRdmaRead,
+                                                     {pair_.memory.SgeOf(region_, 0, bytes)}),
+                                        region_));
+  }
+};
+
+TEST_F(RcAnswerScript, OneAckCompletesAllBeforeIt) {
+  for (uint64_t id = 1; id <= 3; ++id) PostWrite(id, 2 * kMtu);
+  Deliver(Response(Opcode::kAcknowledge, kEpsn + 2), RcPair::kA);  // the middle of the second
+  EXPECT_EQ(SendCompletions(), "1:ok");
+  Deliver(Response(Opcode::kAcknowledge, kEpsn + 5), RcPair::kA);
+  EXPECT_EQ(SendCompletions(), "2:ok 3:ok");
+}
+
+TEST_F(RcAnswerScript, GhostAcksAreIgnored) {
+  PostWrite(1, 8);
+  for (uint32_t psn : {kEpsn - 1, kEpsn + 1, kEpsn + 1000}) {
+    Deliver(Response(Opcode::kAcknowledge, psn), RcPair::kA);
+    Pdu nak = Response(Opcode::kAcknowledge, psn);
+    nak.ack_type = AckType::kNak;
+    nak.nak_code = NakCode::kInvalidRequest;
+    Deliver(nak, RcPair::kA);
+  }
+  EXPECT_EQ(SendCompletions(), "");
+  EXPECT_EQ(pair_.qps[RcPair::kA]->state(), QpState::kRts);
+}
+
+TEST_F(RcAnswerScript, NakAcknowledgesWhatIsBeforeIt) {
+  for (uint64_t id = 1; id <= 3; ++id) PostWrite(id, 8);
+  Pdu nak = Response(Opcode::kAcknowledge, kEpsn + 1);
+  nak.ack_type = AckType::kNak;
+  nak.nak_code = NakCode::kRemoteAccessError;
+  Deliver(nak, RcPair::kA);
+  EXPECT_EQ(SendCompletions(), "1:ok 2:rem-access 3:flush");
+}
+
+TEST_F(RcAnswerScript, ReadResponseAcknowledgesWritesBeforeIt) {
+  PostWrite(1, 8);
+  PostRead(2, 8);
+  Deliver(Response(Opcode::kReadResponseOnly, kEpsn + 1, 8), RcPair::kA);
+  EXPECT_EQ(SendCompletions(), "1:ok 2:ok");
+}
+
+TEST_F(RcAnswerScript, DuplicateReadResponsesChangeNothing) {
+  PostRead(1, 2 * kMtu);
+  data_[0] = std::byte{1};
+  Deliver(Response(Opcode::kReadResponseFirst, kEpsn, kMtu), RcPair::kA);
+  data_[0] = std::byte{2};
+  Deliver(Response(Opcode::kReadResponseFirst, kEpsn, kMtu), RcPair::kA);
+  Deliver(Response(Opcode::kReadResponseLast, kEpsn + 1, kMtu), RcPair::kA);
+  EXPECT_EQ(SendCompletions(), "1:ok");
+  EXPECT_EQ(pair_.memory.region(region_).bytes[0], std::byte{1});
+}
+
+TEST_F(RcAnswerScript, ReadResponseOfTheWrongLengthIsABadResponse) {
+  PostRead(1, 8);
+  Deliver(Response(Opcode::kReadResponseOnly, kEpsn, 9), RcPair::kA);
+  EXPECT_EQ(SendCompletions(), "1:bad-resp");
+  for (std::byte b : pair_.memory.region(region_).bytes) ASSERT_EQ(b, std::byte{0});
+}
+
+TEST_F(RcAnswerScript, ReadResponseThatEndsEarlyIsABadResponse) {
+  PostRead(1, 3 * kMtu);
+  Deliver(Response(Opcode::kReadResponseFirst, kEpsn, kMtu), RcPair::kA);
+  Deliver(Response(Opcode::kReadResponseLast, kEpsn + 1, kMtu), RcPair::kA);
+  EXPECT_EQ(SendCompletions(), "1:bad-resp");
+}
+
+TEST_F(RcAnswerScript, AtomicAckForAReadIsIgnored) {
+  PostRead(1, 8);
+  Deliver(Response(Opcode::kAtomicAcknowledge, kEpsn), RcPair::kA);
+  EXPECT_EQ(SendCompletions(), "");
+}
+
+TEST_F(RcAnswerScript, EarlyTimeoutsAreNoOps) {
+  PostWrite(1, 8);
+  uint64_t sent = pair_.fabric.pdus_sent();
+  pair_.qps[RcPair::kA]->OnTimeout(Instant{1000});
+  pair_.fabric.Drive(RcPair::kA);
+  EXPECT_EQ(pair_.fabric.pdus_sent(), sent);
+}
+
+}  // namespace
+}  // namespace verbena::transport::rc
