@@ -12,6 +12,8 @@
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
+#undef ibv_query_port
+
 namespace verbena::verbs {
 namespace {
 
@@ -29,6 +31,9 @@ void SetOps(Context* context) {
   ops.post_srq_recv = PostSrqRecv;
   ops.post_send = PostSend;
   ops.post_recv = PostRecv;
+  // Programs built before the size of ibv_port_attr was negotiated come through these.
+  ops._compat_query_device = ibv_query_device;
+  ops._compat_query_port = ibv_query_port;
   // What stays null is answered with EOPNOTSUPP by the inlines of verbs.h.
   verbs_context& vctx = context->vctx;
   vctx.query_port = QueryPortSized;

@@ -2,8 +2,6 @@
 // by one doorbell.
 #include "verbs_shim/post.h"
 
-#include <string.h>
-
 namespace verbena::verbs {
 namespace {
 
@@ -32,7 +30,7 @@ void CopyInline(const ibv_send_wr& wr, shm::SendWqe* wqe) {
   uint32_t bytes = 0;
   for (int i = 0; i < wr.num_sge; ++i) {
     const ibv_sge& sge = wr.sg_list[i];
-    memcpy(out + bytes, reinterpret_cast<const void*>(sge.addr), sge.length);
+    CopyBytes(out + bytes, reinterpret_cast<const void*>(sge.addr), sge.length);
     bytes += sge.length;
   }
   wqe->inline_bytes = bytes;
@@ -67,7 +65,7 @@ void FillSend(const Qp& qp, const ibv_send_wr& wr, shm::SendWqe* wqe) {
   }
   wqe->inline_bytes = 0;
   wqe->num_sge = static_cast<uint8_t>(wr.num_sge);
-  memcpy(wqe + 1, wr.sg_list, static_cast<size_t>(wr.num_sge) * sizeof(shm::Sge));
+  CopyBytes(wqe + 1, wr.sg_list, static_cast<size_t>(wr.num_sge) * sizeof(shm::Sge));
 }
 
 int PostOneSend(Qp* qp, const ibv_send_wr& wr) {
@@ -86,7 +84,7 @@ int PostOneRecv(PostQueue* queue, const ibv_recv_wr& wr) {
   wqe->wr_id = wr.wr_id;
   wqe->num_sge = static_cast<uint32_t>(wr.num_sge);
   wqe->reserved0 = 0;
-  memcpy(wqe + 1, wr.sg_list, static_cast<size_t>(wr.num_sge) * sizeof(shm::Sge));
+  CopyBytes(wqe + 1, wr.sg_list, static_cast<size_t>(wr.num_sge) * sizeof(shm::Sge));
   return 0;
 }
 

@@ -1,9 +1,16 @@
 // What a send queue accepts: shared by ibv_post_send and the ibv_wr_* calls.
 #pragma once
 
+#include <string.h>
+
 #include "verbs_shim/objects.h"
 
 namespace verbena::verbs {
+
+// Programs pass null for no bytes, which memcpy does not allow.
+inline void CopyBytes(void* to, const void* from, size_t bytes) {
+  if (bytes != 0) memcpy(to, from, bytes);
+}
 
 // IBTA 10.8.2 (C10-29): requests are accepted from RTS on, and in ERR are flushed.
 inline bool ReadyToSend(const Qp& qp) {

@@ -2,8 +2,6 @@
 //
 // The requests go straight into the queue, unpublished. An error is kept until ibv_wr_complete
 // reports it; then, as after ibv_wr_abort, nothing of the batch was posted.
-#include <string.h>
-
 #include "verbs_shim/post.h"
 
 namespace verbena::verbs {
@@ -88,7 +86,7 @@ void WrSetSgeList(ibv_qp_ex* base, size_t num_sge, const ibv_sge* sge) {
     SetError(qp, EINVAL);
     return;
   }
-  memcpy(qp->wr + 1, sge, num_sge * sizeof(shm::Sge));
+  CopyBytes(qp->wr + 1, sge, num_sge * sizeof(shm::Sge));
   qp->wr->num_sge = static_cast<uint8_t>(num_sge);
 }
 void WrSetSge(ibv_qp_ex* base, uint32_t lkey, uint64_t addr, uint32_t length) {
@@ -106,7 +104,7 @@ void WrSetInlineDataList(ibv_qp_ex* base, size_t num_buf, const ibv_data_buf* bu
       SetError(qp, EINVAL);
       return;
     }
-    memcpy(out + bytes, buf[i].addr, buf[i].length);
+    CopyBytes(out + bytes, buf[i].addr, buf[i].length);
     bytes += buf[i].length;
   }
   qp->wr->flags |= shm::kSendInline;
