@@ -30,7 +30,7 @@ TEST_F(Verb_ibv_post_send, SendArrivesInThePostedReceive) {
   EXPECT_EQ(wc.wr_id, 11u);
   EXPECT_EQ(wc.byte_len, 900u);
   EXPECT_EQ(wc.qp_num, b->qp->qp_num);
-  EXPECT_EQ(wc.wc_flags & (IBV_WC_WITH_IMM | IBV_WC_GRH), 0u);
+  EXPECT_EQ(wc.wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV), 0u);
   EXPECT_EQ(memcmp(b->buffer.data() + 4096, a->buffer.data() + 100, 900), 0);
   EXPECT_EQ(b->buffer[4996], 0) << "written beyond the message";
   wc = a->WaitSend();

@@ -11,18 +11,19 @@ SECONDS = 2
 # the same two cores: such tails are scheduling, and differ from run to run.
 P99_RATIO = 3.0
 P99_FLOOR_US = 100.0
+ATTEMPTS = 3
 
 
-def beside(case, instance, mode, seconds):
+def beside(case, instance, mode, seconds, attempt):
     """Runs a hostile client beside an honest one; the honest one's figures."""
     reader, writer = os.pipe()
     os.set_inheritable(writer, False)
     honest = case.spawn([case.program("neighbour"), "0", "--until-eof"], env=instance.env(),
-                        stdin=reader, name=f"neighbour-{mode}")
+                        stdin=reader, name=f"neighbour-{mode}-{attempt}")
     os.close(reader)
     honest.wait_for_output("ready", 10)
     hostile = case.spawn([case.program("hostile"), mode, str(seconds)], env=instance.env(),
-                         name=f"hostile-{mode}")
+                         name=f"hostile-{mode}-{attempt}")
     hostile_code = hostile.wait(seconds + 15)
     os.close(writer)
     honest.expect_exit(10)
@@ -34,14 +35,17 @@ def beside(case, instance, mode, seconds):
 def one(mode):
     def case_function(case):
         instance = case.instance()
-        reference = beside(case, instance, "just-spin", 1)
-        figures = beside(case, instance, mode, SECONDS)
-        case.note(f"neighbour: p50 {figures['p50_us']} µs, p99 {figures['p99_us']} µs "
-                  f"(beside a spinner {reference['p50_us']}, {reference['p99_us']})")
-        limit = max(P99_RATIO * reference["p99_us"], P99_FLOOR_US)
+        for attempt in range(ATTEMPTS):
+            before = beside(case, instance, "just-spin", 1, attempt)
+            figures = beside(case, instance, mode, SECONDS, attempt)
+            limit = max(P99_RATIO * before["p99_us"], P99_FLOOR_US)
+            case.note(f"neighbour: p50 {figures['p50_us']} µs, p99 {figures['p99_us']} µs "
+                      f"(beside a spinner {before['p50_us']}, {before['p99_us']})")
+            if figures["p99_us"] <= limit:
+                break
         check(figures["p99_us"] <= limit,
-              f"the neighbour's p99 rose to {figures['p99_us']} µs; beside a process that spins "
-              f"it is {reference['p99_us']} µs")
+              f"the neighbour's p99 rose {ATTEMPTS} times out of {ATTEMPTS}, at last to "
+              f"{figures['p99_us']} µs; beside a process that spins it is {before['p99_us']} µs")
         # What the attacker held is gone with it.
         wait_for(lambda: instance.status()["sessions"] == 0, 10, "no session is left")
         case.run([case.program("neighbour"), "0.2"], 10, env=instance.env(), name="afterwards")

@@ -101,7 +101,8 @@ void HandClient::Submit(uint32_t slot, uint32_t submitted, uint32_t op, const vo
   shm::CommandSlot& s = control_->slots[slot];
   s.request.op = op;
   s.request.payload_bytes = claimed_bytes;
-  memcpy(s.request.payload, payload, std::min(stored_bytes, shm::kCommandPayloadBytes));
+  stored_bytes = std::min(stored_bytes, shm::kCommandPayloadBytes);
+  if (stored_bytes > 0) memcpy(s.request.payload, payload, stored_bytes);
   s.submitted.store(submitted, std::memory_order_release);
   Ring(slot);
 }

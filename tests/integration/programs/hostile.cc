@@ -174,12 +174,11 @@ int CommandGarbage() {
 int CommandFlood() {
   HandClient client;
   if (!client.Attach()) return Complain("cannot attach");
-  shm::HandleRequest none = {};
   uint32_t number[shm::kCommandSlots] = {};
   while (TimeLeft()) {
     for (uint32_t slot = 0; slot < shm::kCommandSlots; ++slot) {
-      client.Submit(slot, ++number[slot], static_cast<uint32_t>(CommandOp::kAllocPd), &none,
-                    sizeof(none), sizeof(none));
+      client.Submit(slot, ++number[slot], static_cast<uint32_t>(CommandOp::kAllocPd), nullptr, 0,
+                    0);
     }
   }
   return 0;
@@ -211,8 +210,7 @@ struct Objects {
   shm::CreateQpReply qp = {};
 
   bool Create(HandClient& client) {
-    uint64_t nothing = 0;
-    if (client.Issue(0, CommandOp::kAllocPd, &nothing, 8, &pd, sizeof(pd)) != 0) return false;
+    if (client.Issue(0, CommandOp::kAllocPd, nullptr, 0, &pd, sizeof(pd)) != 0) return false;
     shm::CreateCqRequest cq_request = {};
     cq_request.entries = 64;
     if (client.Issue(0, CommandOp::kCreateCq, &cq_request, sizeof(cq_request), &cq, sizeof(cq)) !=
