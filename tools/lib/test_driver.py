@@ -103,10 +103,12 @@ def cases_of_target(target, status, outputs):
                 pass  # it died before it could write a report; its status tells
     if status == "PASSED":
         return cases or [Case(target, True, "")]
-    if any(not case.passed for case in cases):
-        return cases
     log = next((file_of(o["uri"]) for o in outputs if o.get("name") == "test.log"), None)
     text = tail(log.read_text(errors="replace")) if log and log.exists() else ""
+    if any(not case.passed for case in cases):
+        # A report that Bazel wrote for a test that died says little; the log says more.
+        return [case if case.passed or case.name != target else case._replace(
+            text=f"{case.text}\n{text}") for case in cases]
     return cases + [Case(f"{target} ({status})", False, text)]
 
 
