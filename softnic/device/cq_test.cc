@@ -161,7 +161,7 @@ TEST_F(CqTest, OverrunOfOneQpsCqFailsAllQpsOnIt) {
 TEST_F(CqTest, LyingConsumerIndexGainsNothing) {
   for (int i = 0; i < 4; ++i) SendOne();
   auto* head = reinterpret_cast<shm::CqHead*>(
-      b.services.queues.begin()->second);  // the first queue of b is its CQ
+      b.services.queues.begin()->second.memory);  // the first queue of b is its CQ
   head->consumer.store(1'000'000);  // polled what was never written
   SendOne();
   std::vector<EventType> events = b.TakeAsyncEvents();

@@ -11,7 +11,7 @@ namespace qp_mask = shm::qp_mask;
 // --- FakeServices -------------------------------------------------------------------------------
 
 FakeServices::~FakeServices() {
-  for (auto& [offset, memory] : queues) std::free(memory);
+  for (auto& [offset, block] : queues) std::free(block.memory);
 }
 
 int FakeServices::AllocateQueue(uint64_t bytes, QueueMemory* out) {
@@ -22,14 +22,14 @@ int FakeServices::AllocateQueue(uint64_t bytes, QueueMemory* out) {
   void* memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
   std::memset(memory, 0, bytes);
   *out = {RingMemory(memory, bytes), 1, next_queue++, bytes};
-  queues[out->offset] = memory;
+  queues[out->offset] = {memory, bytes};
   return 0;
 }
 
 void FakeServices::FreeQueue(const QueueMemory& queue) {
   auto it = queues.find(queue.offset);
   VERBENA_CHECK(it != queues.end());
-  std::free(it->second);
+  std::free(it->second.memory);
   queues.erase(it);
 }
 
@@ -127,7 +127,7 @@ shm::Handle TestClient::CreateChannel() {
 }
 
 std::byte* TestClient::MapQueue(const shm::QueuePlace& place) {
-  return static_cast<std::byte*>(services.queues.at(place.offset));
+  return static_cast<std::byte*>(services.queues.at(place.offset).memory);
 }
 
 int TestClient::CreateCq(uint32_t entries, shm::Handle channel, TestCq* out, uint32_t flags) {

@@ -83,7 +83,11 @@ class FakeServices final : public SessionServices {
   void CompleteCommand(uint32_t slot, uint32_t submitted, int error, const void* payload,
                        uint32_t payload_bytes, uint32_t detail) override;
 
-  std::map<uint64_t, void*> queues;  // by offset, which is the number of the allocation
+  struct Block {
+    void* memory;
+    uint64_t bytes;
+  };
+  std::map<uint64_t, Block> queues;  // by offset, which is the number of the allocation
   uint64_t next_queue = 1;
   int allocate_error = 0;
   uint32_t allocations_before_error = 0;  // that many succeed first
