@@ -32,12 +32,12 @@ int AttachedClient::Start(UniqueFd socket, const shm::Hello& hello) {
   std::weak_ptr<AttachedClient> weak = weak_from_this();
   ControlServer* server = server_;
   session_ = std::make_unique<ClientSession>(server_->shard(), std::move(socket),
-                                       server_->config().session, [weak, server] {
-                                         asio::post(server->io(), [weak] {
-                                           if (auto self = weak.lock())
-                                             self->End("it does not read its socket");
-                                         });
-                                       });
+                                             server_->config().session, [weak, server] {
+                                               asio::post(server->io(), [weak] {
+                                                 if (auto self = weak.lock())
+                                                   self->End("it does not read its socket");
+                                               });
+                                             });
   int error = session_->Create();
   if (error != 0) return error;
   watched_socket_.assign(watched.Release());

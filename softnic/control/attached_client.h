@@ -10,8 +10,8 @@
 #include <string>
 
 #include "core/shm/attach.h"
+#include "softnic/control/client_session.h"
 #include "softnic/control/server.h"
-#include "softnic/control/session.h"
 
 namespace verbena::softnic {
 

@@ -12,9 +12,9 @@
 #include <memory>
 #include <string>
 
+#include "softnic/control/client_session.h"
 #include "softnic/control/listener.h"
 #include "softnic/control/log.h"
-#include "softnic/control/session.h"
 #include "softnic/device/device.h"
 #include "softnic/engine/shard.h"
 

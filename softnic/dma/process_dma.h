@@ -70,7 +70,9 @@ class ProcessDma final : public DmaEngine {
   // thread leads no more and must return without touching anything.
   Batch RunBatch(CopyThread& me, uint64_t budget_bytes);
   // Whether RunBatch would find something to do now.
-  bool HasWork() const { return lane_mask_ != 0 || crew_->HasFinished() || attention_due_; }
+  bool HasWork() const {
+    return lane_mask_ != 0 || running_ != nullptr || attention_due_ || crew_->HasFinished();
+  }
   // Some copy hangs: the next RunBatch shall look after slow processes.
   void RequestAttention() { attention_due_ = !slow_.empty(); }
 

@@ -1,4 +1,4 @@
-#include "softnic/control/session.h"
+#include "softnic/control/client_session.h"
 
 #include <errno.h>
 #include <linux/futex.h>
