@@ -140,6 +140,18 @@ TEST(RcLoss, PeerGoneExceedsTheRetries) {
   }
 }
 
+TEST(RcLoss, KeyRevokedBeforeARetryIsNotUsedAgain) {
+  RcPair pair;
+  MemoryId from = pair.NewPattern(8);
+  MemoryId to = pair.NewRegion(8);
+  pair.fabric.set_drop_filter(LoseNth(Opcode::kWriteOnly, 0));
+  pair.Post(kA, Write(pair, 1, from, to));
+  pair.memory.region(from).is_valid = false;
+  ASSERT_TRUE(pair.Run());
+  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:loc-prot");
+  EXPECT_EQ(pair.fabric.pdus_sent(), 1u);
+}
+
 TEST(RcLoss, TimeoutZeroWaitsForever) {
   RcPairOptions options;
   options.timeout_exp = 0;

@@ -52,6 +52,22 @@ TEST(RcStates, FlushWaitsForPlacementsUnderWay) {
   EXPECT_EQ(pair.TakeCompletions(kB, kReceives), "7:flush");
 }
 
+TEST(RcStates, SendFlushWaitsForAReadsPlacement) {
+  RcPairOptions options;
+  options.link.dma_delay = Microseconds(5);
+  RcPair pair(options);
+  MemoryId theirs = pair.NewPattern(8);
+  MemoryId mine = pair.NewRegion(8);
+  pair.Post(kA, pair.Remote(RcPair::Work(1, WrOpcode::kRdmaRead, {pair.memory.SgeOf(mine, 0, 8)}),
+                            theirs));
+  ASSERT_TRUE(pair.fabric.Step());
+  ASSERT_TRUE(pair.fabric.Step());  // the response came; its bytes are on their way
+  ASSERT_EQ(pair.ModifyTo(kA, QpState::kErr), 0);
+  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "");
+  ASSERT_TRUE(pair.fabric.Step());
+  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:flush");
+}
+
 TEST(RcStates, SharedReceiveQueueIsNotFlushed) {
   RcPairOptions options;
   options.has_srq = true;
@@ -87,6 +103,29 @@ TEST(RcStates, DrainedIsToldWhenWorkBegunIsDone) {
   ASSERT_EQ(pair.ModifyTo(kA, QpState::kRts), 0);
   ASSERT_TRUE(pair.Run());
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "2:ok");
+}
+
+TEST(RcStates, WorkFetchedButNotBegunWaitsWhileDrained) {
+  RcPair pair;
+  MemoryId theirs = pair.NewPattern(8);
+  MemoryId mine = pair.NewRegion(8);
+  pair.Queue(kA, pair.Remote(RcPair::Work(1, WrOpcode::kRdmaRead, {pair.memory.SgeOf(mine, 0, 8)}),
+                             theirs));
+  pair.Queue(kA, pair.Remote(RcPair::Work(2, WrOpcode::kRdmaWrite, {pair.memory.SgeOf(mine, 0, 8)},
+                                          shm::kSendSignaled | shm::kSendFence),
+                             theirs));
+  pair.Ring(kA);  // the fence holds the second back
+  ASSERT_EQ(pair.ModifyTo(kA, QpState::kSqd), 0);
+  ASSERT_TRUE(pair.Run());
+  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok");
+  EXPECT_TRUE(pair.HasEvent(kA, EventType::kSqDrained));
+  ASSERT_EQ(pair.ModifyTo(kA, QpState::kRts), 0);
+  ASSERT_TRUE(pair.Run());
+  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "2:ok");
+}
+
+TEST(RcStates, IdleQpsAreSmall) {
+  EXPECT_LE(sizeof(RcQp), 1536u);  // ten thousand of them must not be felt
 }
 
 TEST(RcStates, DrainingResendsWhatWasLost) {
