@@ -116,7 +116,10 @@ def cases_of_events(path):
     """Reads Bazel's build events: every test target's status and reports, and what did not build."""
     status, outputs, broken = {}, collections.defaultdict(list), []
     for line in path.read_text().splitlines():
-        event = json.loads(line)
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # the last line of a run that was ended
         identity = event.get("id", {})
         if "testResult" in identity:
             label = identity["testResult"]["label"]
@@ -137,9 +140,13 @@ def cases_of_events(path):
 def bazel_tests(name, deadline, *arguments):
     events = LOGS / f"{name}.events.json"
     events.unlink(missing_ok=True)
-    code, log = run_logged(
-        bazel("test", "--keep_going", "--test_output=errors", f"--build_event_json_file={events}",
-              *arguments), f"{name}.log", deadline)
+    try:
+        code, log = run_logged(
+            bazel("test", "--keep_going", "--test_output=errors",
+                  f"--build_event_json_file={events}", *arguments), f"{name}.log", deadline)
+    except PartBroke as late:
+        finished = cases_of_events(events) if events.exists() else []
+        return finished + [Case(f"{name} could not be carried out", False, str(late))]
     cases = cases_of_events(events) if events.exists() else []
     if not cases or (code != 0 and all(case.passed for case in cases)):
         raise PartBroke(f"bazel exited {code}; its output: {log}\n{tail(read(log))}")
@@ -240,13 +247,13 @@ def bench(deadline):
 PARTS = [
     Part("build", 10 * 60, build),
     Part("style", 2 * 60, style),
-    Part("unit", 8 * 60, unit),
+    Part("unit", 10 * 60, unit),
     Part("cli", 3 * 60, script("cli", "tools/cli_test")),
     Part("integration", 14 * 60, integration),
     Part("dist", 3 * 60, dist),
-    Part("asan", 6 * 60, sanitizer("asan")),
-    Part("ubsan", 6 * 60, sanitizer("ubsan")),
-    Part("tsan", 8 * 60, sanitizer("tsan")),
+    Part("asan", 10 * 60, sanitizer("asan")),
+    Part("ubsan", 10 * 60, sanitizer("ubsan")),
+    Part("tsan", 10 * 60, sanitizer("tsan")),
     Part("bench", 2 * 60, bench),
 ]
 
