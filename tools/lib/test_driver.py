@@ -254,7 +254,7 @@ PARTS = [
     Part("asan", 10 * 60, sanitizer("asan")),
     Part("ubsan", 10 * 60, sanitizer("ubsan")),
     Part("tsan", 10 * 60, sanitizer("tsan")),
-    Part("bench", 2 * 60, bench),
+    Part("bench", 4 * 60, bench),
 ]
 
 
