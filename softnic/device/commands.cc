@@ -83,8 +83,7 @@ void DeviceCore::Complete(Session& session, uint32_t slot, uint32_t submitted, i
   session.services->CompleteCommand(slot, submitted, error, payload, payload_bytes, 0);
 }
 
-void DeviceCore::FinishAfterFence(Command& command, bool has_region,
-                                  transport::MemoryId region) {
+void DeviceCore::FinishAfterFence(Command& command, bool has_region, transport::MemoryId region) {
   FenceRecord record;
   record.session = command.session->id;
   record.has_region = has_region;

@@ -180,8 +180,8 @@ void DeviceCore::FireIfArmed(Cq& cq) {
   uint32_t arm = cq.ring.LoadArm();
   uint32_t sequence = arm >> shm::kArmSequenceShift;
   if (sequence == cq.fired_arm) return;
-  bool is_wanted = (arm & shm::kArmAny) != 0 ||
-                   ((arm & shm::kArmSolicited) != 0 && cq.is_dirty_solicited);
+  bool is_wanted =
+      (arm & shm::kArmAny) != 0 || ((arm & shm::kArmSolicited) != 0 && cq.is_dirty_solicited);
   if (!is_wanted) return;
   cq.fired_arm = sequence;
   if (cq.channel != nullptr) PushChannelEvent(cq);

@@ -162,7 +162,7 @@ TEST_F(CqTest, LyingConsumerIndexGainsNothing) {
   for (int i = 0; i < 4; ++i) SendOne();
   auto* head = reinterpret_cast<shm::CqHead*>(
       b.services.queues.begin()->second.memory);  // the first queue of b is its CQ
-  head->consumer.store(1'000'000);  // polled what was never written
+  head->consumer.store(1'000'000);                // polled what was never written
   SendOne();
   std::vector<EventType> events = b.TakeAsyncEvents();
   EXPECT_EQ(std::count(events.begin(), events.end(), EventType::kCqErr), 1);
@@ -188,8 +188,7 @@ TEST_F(CqTest, ResizeBelowWhatIsUnpolledIsRefused) {
   for (int i = 0; i < 3; ++i) SendOne();
   shm::CreateCqReply reply;
   auto resize = [&](uint32_t entries) {
-    return b.Execute(shm::CommandOp::kResizeCq, shm::ResizeCqRequest{cq_b.handle, entries},
-                     &reply);
+    return b.Execute(shm::CommandOp::kResizeCq, shm::ResizeCqRequest{cq_b.handle, entries}, &reply);
   };
   EXPECT_EQ(resize(2), EINVAL);
   EXPECT_EQ(resize(0), EINVAL);

@@ -1,5 +1,6 @@
 // The software NIC without threads, sockets or clocks: all NICs of one instance, their objects, and
-// the fabric among them. Commands, doorbells, DMA results and time go in; the services get the rest.
+// the fabric among them. Commands, doorbells, DMA results and time go in; the services get the
+// rest.
 //
 // Thread: one shard drives it; nothing here locks.
 #pragma once
@@ -35,14 +36,15 @@ struct DeviceLimits {
   uint32_t max_qp_rd_atom = 128;
   uint32_t max_mcast_grp = 8'192;
   uint32_t max_mcast_qp_attach = 1'024;
-  uint32_t max_message_bytes = 0x4000'0000;  // 1 GiB, as hardware; programs use more than rxe's 8 MiB
+  uint32_t max_message_bytes =
+      0x4000'0000;  // 1 GiB, as hardware; programs use more than rxe's 8 MiB
   uint32_t comp_vectors = 2;
 };
 
 struct NicConfig {
-  std::string name;       // "verbena0"
-  uint32_t ipv4 = 0;      // host order; GID 1 is its IPv4-mapped form
-  uint8_t mac[6] = {};    // GID 0 (link-local) and the GUIDs derive from it
+  std::string name;           // "verbena0"
+  uint32_t ipv4 = 0;          // host order; GID 1 is its IPv4-mapped form
+  uint8_t mac[6] = {};        // GID 0 (link-local) and the GUIDs derive from it
   uint32_t mtu_bytes = 4096;  // active_mtu
 };
 

@@ -41,8 +41,8 @@ SessionId DeviceCore::OpenSession(uint32_t nic, std::string program, int pid,
   return id;
 }
 
-// Objects go in the order in which they need one another. Memory regions stay until no DMA in flight
-// can touch them: the fence ends the session.
+// Objects go in the order in which they need one another. Memory regions stay until no DMA in
+// flight can touch them: the fence ends the session.
 void DeviceCore::CloseSession(Instant now, SessionId id) {
   now_ = now;
   Session* session = FindSession(id);

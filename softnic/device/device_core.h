@@ -5,9 +5,9 @@
 //   qp_commands.cc  create, modify, destroy       events.cc   channel and asynchronous events
 //   qp.cc  DeviceQp as its transport's host       show.cc     rows for `verbena show`
 //
-// Invariants: every public call ends in Settle(), after which no QP has undrained outputs (but those
-// marked has_more_output), and no CQ a completion whose arm word was not looked at.
-// Thread: the shard.   Trust: commands, doorbells and rings are the client's.
+// Invariants: every public call ends in Settle(), after which no QP has undrained outputs (but
+// those marked has_more_output), and no CQ a completion whose arm word was not looked at. Thread:
+// the shard.   Trust: commands, doorbells and rings are the client's.
 #pragma once
 
 #include <array>
@@ -107,8 +107,8 @@ class DeviceCore {
   int QueryPort(Command& command);
   int QueryGidTable(Command& command);
   int QueryPkey(Command& command);
-  void Complete(Session& session, uint32_t slot, uint32_t submitted, int error,
-                const void* payload, uint32_t payload_bytes);
+  void Complete(Session& session, uint32_t slot, uint32_t submitted, int error, const void* payload,
+                uint32_t payload_bytes);
   // What a command's end waits for: no DMA in flight touches its session. Then `region` is removed
   // and the command completes with the reply made so far.
   void FinishAfterFence(Command& command, bool has_region, transport::MemoryId region);
@@ -208,6 +208,8 @@ class DeviceCore {
     uint64_t use;
   };
   void SubmitDmas(DeviceQp& qp, const Cause* cause);
+  // Whether all segments lie in regions that `owner` has registered now.
+  bool AreLive(const transport::DmaSegment* segments, uint32_t count, SessionId owner) const;
   // Counts who still needs the payload of a UC or UD PDU: its sender hears of the last one's end.
   uint64_t BeginUse(const DeviceQp& sender, const transport::Pdu& pdu);
   void KeepUse(uint64_t use);
@@ -296,6 +298,10 @@ class DeviceCore {
   uint64_t next_stream_ = 1;
   uint64_t path_epoch_ = 1;  // raised whenever an address vector changes: remembered peers expire
 
+  // Owner of each region whose key is alive; looked up, never iterated.
+  std::unordered_map<transport::MemoryId, SessionId> region_owners_;
+  std::array<transport::DmaSegment, shm::kMaxSge> refused_source_;
+  std::array<transport::DmaSegment, shm::kMaxSge> refused_destination_;
   CookieTable<DmaRecord> dmas_;
   CookieTable<PayloadUse> uses_;
   std::map<uint64_t, FenceRecord> fences_;

@@ -1,9 +1,10 @@
-// The local port: PDUs of up to a whole message go from QP to QP within the instance, by destination
-// GID, NIC and QPN.
+// The local port: PDUs of up to a whole message go from QP to QP within the instance, by
+// destination GID, NIC and QPN.
 //
 // A PDU's pointers are good until the next input to the QP that made it. So its DMA is submitted
 // (and copied) within the same step, and a PDU that has to wait is copied.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -19,6 +20,14 @@ namespace {
 // Spec: IBTA 10.9.3: keys match when their low 15 bits do and at least one is a full member.
 bool PkeysMatch(PKey a, PKey b) {
   return ((a.value ^ b.value) & 0x7fff) == 0 && ((a.value | b.value) & 0x8000) != 0;
+}
+
+// Segments of the same shape in no memory at all: the DMA engine reports them as a fault, in order.
+const transport::DmaSegment* Refuse(const transport::DmaSegment* segments, uint32_t count,
+                                    std::array<transport::DmaSegment, shm::kMaxSge>& out) {
+  VERBENA_CHECK(count <= out.size());
+  for (uint32_t i = 0; i < count; ++i) out[i] = {kNoMemory, segments[i].length, 0};
+  return out.data();
 }
 
 bool IsRequest(const Pdu& pdu) {
@@ -115,8 +124,8 @@ void DeviceCore::HandOver(DeviceQp& sender, DeviceQp& destination, const Pdu& pd
   MarkForDrain(destination);
 }
 
-// What the two QPs of a connection do to memory keeps its order among both: a READ response must not
-// overtake the WRITE before it.
+// What the two QPs of a connection do to memory keeps its order among both: a READ response must
+// not overtake the WRITE before it.
 void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
   transport::DmaRequest request;
   while (qp.transport->PollDma(request)) {
@@ -132,10 +141,30 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
       qp.last_stream =
           qp.IsConnectedService() ? std::min(qp.stream, cause->sender.stream) : qp.stream;
     }
+    SessionId source_owner = cause != nullptr ? cause->sender.session->id : qp.session->id;
+    uint16_t source_count = request.source.segments != nullptr ? request.source.segment_count : 0;
+    if (!AreLive(request.source.segments, source_count, source_owner)) {
+      request.source.segments = Refuse(request.source.segments, source_count, refused_source_);
+    }
+    if (!AreLive(request.destination, request.destination_count, qp.session->id)) {
+      request.destination =
+          Refuse(request.destination, request.destination_count, refused_destination_);
+    }
     uint64_t stream = qp.last_stream != 0 ? qp.last_stream : qp.stream;
     dma_->Submit(stream, dmas_.Insert(record), request);
     request = {};
   }
+}
+
+// Segments are resolved when work begins, and used until it ends. A region that went meanwhile must
+// not be touched any more, nor what came to its MemoryId later, perhaps another client's.
+bool DeviceCore::AreLive(const transport::DmaSegment* segments, uint32_t count,
+                         SessionId owner) const {
+  for (uint32_t i = 0; i < count; ++i) {
+    auto it = region_owners_.find(segments[i].memory);
+    if (it == region_owners_.end() || it->second != owner) return false;
+  }
+  return true;
 }
 
 uint64_t DeviceCore::BeginUse(const DeviceQp& sender, const Pdu& pdu) {

@@ -9,8 +9,8 @@
 namespace verbena::softnic::testing {
 namespace {
 
-constexpr uint32_t kAll = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
-                          access::kRemoteAtomic;
+constexpr uint32_t kAll =
+    access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
 
 class Hostile : public ::testing::Test {
  protected:
@@ -205,7 +205,7 @@ TEST_F(Hostile, SessionsComeAndGoWithoutTrace) {
     shm::HandleRequest request{qp.handle, 0};
     client.Begin(shm::CommandOp::kDestroyQp, &request, sizeof(request));
     world.Close(client);
-    world.Close(client);  // twice is once
+    world.Close(client);                             // twice is once
     client.Begin(shm::CommandOp::kNop, nullptr, 0);  // nobody answers
     world.Settle();
     EXPECT_TRUE(world.device->SessionIsGone(client.id));

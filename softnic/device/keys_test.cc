@@ -8,8 +8,8 @@ namespace {
 
 using shm::VendorErr;
 
-constexpr uint32_t kAll = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
-                          access::kRemoteAtomic;
+constexpr uint32_t kAll =
+    access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
 
 class Keys : public ::testing::Test {
  protected:
@@ -61,11 +61,11 @@ class Keys : public ::testing::Test {
   TestMr mr_a, mr_b;
 };
 
-#define EXPECT_FAULT(wc, expected_status, expected_why)                             \
-  do {                                                                              \
-    Wc result = (wc);                                                               \
-    EXPECT_EQ(result.status, expected_status);                                      \
-    EXPECT_EQ(result.vendor_err, static_cast<uint32_t>(expected_why)) << std::hex;  \
+#define EXPECT_FAULT(wc, expected_status, expected_why)                            \
+  do {                                                                             \
+    Wc result = (wc);                                                              \
+    EXPECT_EQ(result.status, expected_status);                                     \
+    EXPECT_EQ(result.vendor_err, static_cast<uint32_t>(expected_why)) << std::hex; \
   } while (false)
 
 TEST_F(Keys, LocalKeyIsChecked) {
@@ -87,9 +87,9 @@ TEST_F(Keys, LocalKeyIsChecked) {
 
 TEST_F(Keys, ReadNeedsLocalWrite) {
   TestMr read_only = a.MustRegMr(memory_a, 64, access::kRemoteRead);
-  EXPECT_FAULT(Write(SgeOf(memory_a, 8, read_only.lkey), AddrB(), mr_b.rkey,
-                     shm::WrOpcode::kRdmaRead),
-               WcStatus::kLocProtErr, VendorErr::kLKeyAccess);
+  EXPECT_FAULT(
+      Write(SgeOf(memory_a, 8, read_only.lkey), AddrB(), mr_b.rkey, shm::WrOpcode::kRdmaRead),
+      WcStatus::kLocProtErr, VendorErr::kLKeyAccess);
   // Sending from it is allowed.
   EXPECT_EQ(WriteLocal(SgeOf(memory_a, 8, read_only.lkey)).status, WcStatus::kSuccess);
 }

@@ -38,8 +38,8 @@ int DeviceCore::DetachMcast(Command& command) {
   DeviceQp* qp = command.session->qps.Find(request.qp);
   Gid gid;
   std::memcpy(gid.raw.data(), request.gid, sizeof(request.gid));
-  if (qp == nullptr || std::find(qp->mcast_groups.begin(), qp->mcast_groups.end(), gid) ==
-                           qp->mcast_groups.end()) {
+  if (qp == nullptr ||
+      std::find(qp->mcast_groups.begin(), qp->mcast_groups.end(), gid) == qp->mcast_groups.end()) {
     return EINVAL;
   }
   LeaveGroup(*qp, gid);
@@ -53,8 +53,8 @@ void DeviceCore::LeaveGroup(DeviceQp& qp, const Gid& gid) {
   if (group->second.members.empty()) mcast_groups_.erase(group);
 }
 
-// Unreliable: a member that can't take it now does not get it. The sender's own QP, if attached, is a
-// member like any other.
+// Unreliable: a member that can't take it now does not get it. The sender's own QP, if attached, is
+// a member like any other.
 void DeviceCore::DeliverMulticast(DeviceQp& sender, const transport::Pdu& pdu, const Gid& gid,
                                   uint64_t use) {
   auto group = mcast_groups_.find(gid);

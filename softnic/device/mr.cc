@@ -81,6 +81,7 @@ int DeviceCore::RegMr(Command& command) {
     return ENOMEM;
   }
   mr->handle = session.mrs.Insert(std::move(owned));
+  region_owners_[memory] = session.id;
   ++pd->users;
   ++nic.counts.mrs;
   command.Reply(shm::RegMrReply{mr->handle, mr->key, mr->key, 0});
@@ -100,6 +101,7 @@ int DeviceCore::DeregMr(Command& command) {
 void DeviceCore::RemoveMr(Mr& mr) {
   Session& session = *mr.pd->session;
   session.nic->keys.Free(mr.key);
+  region_owners_.erase(mr.memory);
   --session.nic->counts.mrs;
   --mr.pd->users;
   session.mrs.Remove(mr.handle);

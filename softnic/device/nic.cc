@@ -8,32 +8,34 @@ namespace verbena::softnic {
 namespace {
 
 // Values of <infiniband/verbs.h>, whose numbers the ABI carries.
-constexpr uint32_t kPortActive = 4;          // IBV_PORT_ACTIVE
-constexpr uint32_t kPhysLinkUp = 5;          // IB_PORT_PHYS_STATE_LINK_UP
-constexpr uint32_t kLinkLayerEthernet = 2;   // IBV_LINK_LAYER_ETHERNET
+constexpr uint32_t kPortActive = 4;         // IBV_PORT_ACTIVE
+constexpr uint32_t kPhysLinkUp = 5;         // IB_PORT_PHYS_STATE_LINK_UP
+constexpr uint32_t kLinkLayerEthernet = 2;  // IBV_LINK_LAYER_ETHERNET
 constexpr uint32_t kWidth4x = 2;
-constexpr uint32_t kSpeedEdr = 32;           // 25 Gb/s a lane
-constexpr uint32_t kGrhRequired = 1;         // IBV_QPF_GRH_REQUIRED
-constexpr uint32_t kPortCapCm = 1u << 16;    // IBV_PORT_CM_SUP
+constexpr uint32_t kSpeedEdr = 32;             // 25 Gb/s a lane
+constexpr uint32_t kGrhRequired = 1;           // IBV_QPF_GRH_REQUIRED
+constexpr uint32_t kPortCapCm = 1u << 16;      // IBV_PORT_CM_SUP
 constexpr uint32_t kPortCapIpGids = 1u << 26;  // IBV_PORT_IP_BASED_GIDS
-constexpr uint32_t kAtomicHca = 1;           // IBV_ATOMIC_HCA
-constexpr uint32_t kGidTypeRoceV2 = 2;       // IBV_GID_TYPE_ROCE_V2
+constexpr uint32_t kAtomicHca = 1;             // IBV_ATOMIC_HCA
+constexpr uint32_t kGidTypeRoceV2 = 2;         // IBV_GID_TYPE_ROCE_V2
 
 // What is implemented, and nothing else.
-constexpr uint32_t kCapCurrentQpState = 1u << 7;   // IBV_DEVICE_CURR_QP_STATE_MOD
+constexpr uint32_t kCapBadQkeyCounter = 1u << 2;  // IBV_DEVICE_BAD_QKEY_CNTR
+constexpr uint32_t kCapCurrentQpState = 1u << 7;  // IBV_DEVICE_CURR_QP_STATE_MOD
 constexpr uint32_t kCapPortActiveEvent = 1u << 10;
 constexpr uint32_t kCapSysImageGuid = 1u << 11;
 constexpr uint32_t kCapRcRnrNak = 1u << 12;
 constexpr uint32_t kCapSrqResize = 1u << 13;
 constexpr uint32_t kCapMemMgtExtensions = 1u << 21;  // SEND with invalidate, LOCAL_INV
-constexpr uint32_t kDeviceCaps = kCapCurrentQpState | kCapPortActiveEvent | kCapSysImageGuid |
-                                 kCapRcRnrNak | kCapSrqResize | kCapMemMgtExtensions;
+constexpr uint32_t kDeviceCaps = kCapBadQkeyCounter | kCapCurrentQpState | kCapPortActiveEvent |
+                                 kCapSysImageGuid | kCapRcRnrNak | kCapSrqResize |
+                                 kCapMemMgtExtensions;
 
 constexpr uint32_t kVendorId = 0xffffff;  // what software devices say: no registered vendor
 constexpr uint32_t kVendorPartId = 1;
-constexpr uint32_t kAckDelayExp = 15;     // as rxe
+constexpr uint32_t kAckDelayExp = 15;           // as rxe
 constexpr uint64_t kPageSizeCap = 0xffff'f000;  // any power of two from 4 KiB
-constexpr uint32_t kClockKhz = 1'000'000;  // timestamps are nanoseconds
+constexpr uint32_t kClockKhz = 1'000'000;       // timestamps are nanoseconds
 
 // enum ibv_mtu.
 uint32_t MtuCode(uint32_t bytes) {
@@ -145,6 +147,7 @@ void Nic::DescribePort(shm::QueryPortReply* out) const {
   out->gid_tbl_len = kGidTableEntries;
   out->port_cap_flags = kPortCapCm | kPortCapIpGids;
   out->max_msg_sz = limits_.max_message_bytes;
+  out->qkey_viol_cntr = qkey_violations;
   out->pkey_tbl_len = kPkeyTableEntries;
   out->max_vl_num = 1;
   out->active_width = kWidth4x;

@@ -18,7 +18,7 @@ struct Mr;
 
 inline constexpr uint32_t kGidTableEntries = 16;
 inline constexpr uint32_t kPkeyTableEntries = 1;
-inline constexpr uint32_t kPortNumber = 1;  // the only port
+inline constexpr uint32_t kPortNumber = 1;   // the only port
 inline constexpr PKey kDefaultPkey{0xffff};  // full member of the default partition, IBTA 10.9.1
 
 // Objects alive on one NIC, over all its sessions; compared with the limits.
@@ -45,6 +45,7 @@ class Nic {
   KeyTable<Mr> keys;
   QpnTable<DeviceQp> qpns;
   NicCounts counts;
+  uint32_t qkey_violations = 0;  // the port's counter
 
  private:
   std::array<uint8_t, 8> Eui64() const;

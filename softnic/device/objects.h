@@ -55,9 +55,10 @@ struct Channel {
   explicit Channel() : waiting_hook(this) {}
   Session* session = nullptr;
   shm::Handle handle = 0;
-  uint32_t users = 0;                // CQs
-  std::deque<shm::Handle> undelivered;  // CQs whose event did not fit the fd; stale ones are skipped
-  ListHook<Channel> waiting_hook;    // in Session::waiting_channels while `undelivered` is not empty
+  uint32_t users = 0;  // CQs
+  std::deque<shm::Handle>
+      undelivered;                 // CQs whose event did not fit the fd; stale ones are skipped
+  ListHook<Channel> waiting_hook;  // in Session::waiting_channels while `undelivered` is not empty
 };
 
 struct Cq {
@@ -68,14 +69,14 @@ struct Cq {
   uint64_t cookie = 0;
   QueueMemory queue;
   CqProducer ring;
-  IntrusiveList<DeviceQp> senders;    // QPs whose send completions come here
+  IntrusiveList<DeviceQp> senders;  // QPs whose send completions come here
   IntrusiveList<DeviceQp> receivers;
   uint32_t users = 0;
-  uint32_t fired_arm = 0;             // the arm sequence last answered with an event
+  uint32_t fired_arm = 0;  // the arm sequence last answered with an event
   bool is_in_error = false;
   bool ignores_overrun = false;
   bool has_undelivered_event = false;
-  bool is_dirty = false;              // has CQEs since its arm word was read
+  bool is_dirty = false;  // has CQEs since its arm word was read
   bool is_dirty_solicited = false;
 };
 

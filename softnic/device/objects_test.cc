@@ -329,8 +329,8 @@ TEST(Scale, TenThousandQpsAndMrsCostTheSameEach) {
     ASSERT_EQ(client.CreateQp(request, &qps[i]), 0);
     mrs[i] = client.MustRegMr(memory.data() + i, 1, kLocal);
   }
-  // What the free lists promise: an object made among 10 000 takes the place just given up, whatever
-  // the number of others. So neither creation nor destruction looks at them.
+  // What the free lists promise: an object made among 10 000 takes the place just given up,
+  // whatever the number of others. So neither creation nor destruction looks at them.
   for (size_t i : {size_t{0}, size_t{5'000}, size_t{9'999}}) {
     uint32_t doorbell = qps[i].reply.sq.doorbell;
     uint32_t key_index = mrs[i].lkey >> 8;

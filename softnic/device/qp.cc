@@ -94,8 +94,8 @@ KeyFault DeviceQp::ResolveLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t 
   return VendorErr::kNone;
 }
 
-KeyFault DeviceQp::ResolveRemote(RKey rkey, uint64_t addr, uint64_t length,
-                                 uint32_t access_needed, transport::DmaSegment* out) {
+KeyFault DeviceQp::ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
+                                 transport::DmaSegment* out) {
   const Mr* mr = nic->keys.Find(rkey.value);
   if (mr == nullptr || mr->is_invalidated) return VendorErr::kBadRKey;
   if (mr->pd != pd) return VendorErr::kRKeyOtherPd;
@@ -106,10 +106,10 @@ KeyFault DeviceQp::ResolveRemote(RKey rkey, uint64_t addr, uint64_t length,
   return VendorErr::kNone;
 }
 
-// A region may be invalidated if it was opened to remote access: its rkey is what a peer gives back.
+// A region may be invalidated if it was opened to remote access: its rkey is what a peer gives
+// back.
 KeyFault DeviceQp::Invalidate(RKey rkey) {
-  constexpr uint32_t kRemote =
-      access::kRemoteRead | access::kRemoteWrite | access::kRemoteAtomic;
+  constexpr uint32_t kRemote = access::kRemoteRead | access::kRemoteWrite | access::kRemoteAtomic;
   Mr* mr = nic->keys.Find(rkey.value);
   if (mr == nullptr || mr->is_invalidated) return VendorErr::kBadRKey;
   if (mr->pd != pd) return VendorErr::kRKeyOtherPd;

@@ -101,8 +101,9 @@ class DeviceQp final : public transport::QpHost {
   std::deque<Waiting> waiting;  // PDUs for this QP
   bool is_blocked = false;      // a request of this QP waits at its destination
   bool is_in_drain = false;
-  bool has_more_output = false;  // a drain stopped at its budget
-  bool has_lied = false;         // counted once as a hostile act
+  bool has_more_output = false;          // a drain stopped at its budget
+  uint64_t counted_qkey_violations = 0;  // in the port's counter already
+  bool has_lied = false;                 // counted once as a hostile act
 
   ListHook<DeviceQp> send_cq_hook;
   ListHook<DeviceQp> recv_cq_hook;

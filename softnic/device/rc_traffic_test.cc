@@ -6,8 +6,8 @@
 namespace verbena::softnic::testing {
 namespace {
 
-constexpr uint32_t kAll = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
-                          access::kRemoteAtomic;
+constexpr uint32_t kAll =
+    access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
 
 class RcTraffic : public ::testing::Test {
  protected:
@@ -66,8 +66,7 @@ TEST_F(RcTraffic, WriteMovesBytesAndCompletes) {
 
 TEST_F(RcTraffic, CompletionComesOnlyAfterTheBytes) {
   world.dma.is_held = true;
-  a.Post(qp_a, Remote(shm::WrOpcode::kRdmaWrite, 1, memory_b),
-         {SgeOf(memory_a, 64, mr_a.lkey)});
+  a.Post(qp_a, Remote(shm::WrOpcode::kRdmaWrite, 1, memory_b), {SgeOf(memory_a, 64, mr_a.lkey)});
   world.Settle();
   EXPECT_FALSE(a.Poll(cq_a).has_value());
   world.dma.is_held = false;
@@ -160,7 +159,6 @@ TEST_F(RcTraffic, ManyMessagesUnderSlowDmaArriveOnceAndInOrder) {
   }
   EXPECT_EQ(std::memcmp(memory_b, memory_a, 16 * 64), 0);
 }
-
 
 TEST_F(RcTraffic, QpConnectedToItselfWorks) {
   TestQp self = a.MustCreateQp(Service::kRc, cq_a);

@@ -4,6 +4,7 @@
 // turn comes. What a QP has to say after one input is drained at most kOutputsPerDrain at a time:
 // flushing a full ring takes turns too.
 #include <algorithm>
+#include <utility>
 
 #include "softnic/device/device_core.h"
 
@@ -52,6 +53,9 @@ void DeviceCore::Drain(DeviceQp& qp) {
   }
   EventType event;
   while (qp.transport->PollEvent(event)) PushQpEvent(qp, event);
+  uint64_t violations = qp.transport->counters().qkey_violation;
+  qp.nic->qkey_violations +=
+      static_cast<uint32_t>(violations - std::exchange(qp.counted_qkey_violations, violations));
   if (!qp.waiting.empty()) TakeWaiting(qp);
   qp.has_more_output = budget == 0;
   if (qp.has_more_output || (!qp.is_blocked && qp.transport->HasRequestWork())) MakeReady(qp);

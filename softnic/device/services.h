@@ -1,5 +1,5 @@
-// What the device asks of the process around it: queue memory, fds, DMA. The daemon implements these
-// with memfds, sockets and process_vm_*; tests and the simulator in plain memory.
+// What the device asks of the process around it: queue memory, fds, DMA. The daemon implements
+// these with memfds, sockets and process_vm_*; tests and the simulator in plain memory.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,9 @@ class SessionServices {
   virtual void CompleteCommand(uint32_t slot, uint32_t submitted, int error, const void* payload,
                                uint32_t payload_bytes, uint32_t detail) = 0;
 };
+
+// No region: AddRegion never gives this id out, and what names it is a fault.
+inline constexpr transport::MemoryId kNoMemory = 0;
 
 // Carries out movements of payload. Thread: the shard.
 class DmaEngine {

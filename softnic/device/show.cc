@@ -27,9 +27,12 @@ std::string AccessText(uint32_t bits) {
     uint32_t bit;
     const char* name;
   } kNames[] = {
-      {access::kLocalWrite, "local_write"},     {access::kRemoteWrite, "remote_write"},
-      {access::kRemoteRead, "remote_read"},     {access::kRemoteAtomic, "remote_atomic"},
-      {access::kMwBind, "mw_bind"},             {access::kZeroBased, "zero_based"},
+      {access::kLocalWrite, "local_write"},
+      {access::kRemoteWrite, "remote_write"},
+      {access::kRemoteRead, "remote_read"},
+      {access::kRemoteAtomic, "remote_atomic"},
+      {access::kMwBind, "mw_bind"},
+      {access::kZeroBased, "zero_based"},
       {access::kRelaxedOrdering, "relaxed_ordering"},
   };
   std::string text;
@@ -87,15 +90,14 @@ ShowRow MakeRow(const Mr& mr, const char* backend) {
 
 ShowRow MakeRow(const Cq& cq) {
   ShowRow row = OwnedRow(*cq.session, cq.handle);
-  row.fields.insert(
-      row.fields.end(),
-      {{"entries", Number(cq.ring.entries())},
-       {"unpolled", Number(cq.ring.Unpolled())},
-       {"written", Number(cq.ring.producer_index())},
-       {"channel", cq.channel == nullptr ? "-" : Text("0x%x", cq.channel->handle)},
-       {"vector", Number(cq.comp_vector)},
-       {"qps", Number(cq.users)},
-       {"state", cq.is_in_error ? "error" : "ok"}});
+  row.fields.insert(row.fields.end(),
+                    {{"entries", Number(cq.ring.entries())},
+                     {"unpolled", Number(cq.ring.Unpolled())},
+                     {"written", Number(cq.ring.producer_index())},
+                     {"channel", cq.channel == nullptr ? "-" : Text("0x%x", cq.channel->handle)},
+                     {"vector", Number(cq.comp_vector)},
+                     {"qps", Number(cq.users)},
+                     {"state", cq.is_in_error ? "error" : "ok"}});
   return row;
 }
 
@@ -143,9 +145,9 @@ ShowRow MakeRow(const DeviceQp& qp) {
        {"send_cq", CqText(*qp.send_cq)},
        {"recv_cq", CqText(*qp.recv_cq)},
        {"srq", qp.srq == nullptr ? "-" : Text("0x%x", qp.srq->handle)},
-       {"sq", Text("%u+%u/%u", qp.send_ring.Waiting(),
-                   qp.send_ring.fetch_index() - qp.send_ring.release_index(),
-                   qp.config.max_send_wr)},
+       {"sq",
+        Text("%u+%u/%u", qp.send_ring.Waiting(),
+             qp.send_ring.fetch_index() - qp.send_ring.release_index(), qp.config.max_send_wr)},
        {"rq", qp.srq != nullptr ? "-"
                                 : Text("%u+%u/%u", qp.recv_ring.Waiting(),
                                        qp.recv_ring.fetch_index() - qp.recv_ring.release_index(),

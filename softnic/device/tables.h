@@ -42,8 +42,8 @@ class FreeIndices {
   uint32_t last_ = kNoIndex;
 };
 
-// Objects of one kind of one session. A handle is generation << 20 | index. A slot whose generations
-// are used up is retired, so a stale handle never names a new object.
+// Objects of one kind of one session. A handle is generation << 20 | index. A slot whose
+// generations are used up is retired, so a stale handle never names a new object.
 template <typename T>
 class HandleTable {
  public:

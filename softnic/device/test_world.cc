@@ -140,8 +140,7 @@ int TestClient::CreateCq(uint32_t entries, shm::Handle channel, TestCq* out, uin
   int error = Execute(shm::CommandOp::kCreateCq, request, &reply);
   if (error != 0) return error;
   out->handle = reply.cq;
-  out->ring = CqConsumer(RingMemory(MapQueue(reply.place), reply.place.bytes),
-                         reply.place.entries);
+  out->ring = CqConsumer(RingMemory(MapQueue(reply.place), reply.place.bytes), reply.place.entries);
   return 0;
 }
 
@@ -217,8 +216,9 @@ int TestClient::ToInit(const TestQp& qp, Service service) {
   attr.qp_state = static_cast<uint32_t>(QpState::kInit);
   attr.port_num = 1;
   attr.qkey = 0x1111;
-  attr.qp_access_flags = access::kLocalWrite | access::kRemoteWrite |
-                         (service == Service::kRc ? access::kRemoteRead | access::kRemoteAtomic : 0);
+  attr.qp_access_flags =
+      access::kLocalWrite | access::kRemoteWrite |
+      (service == Service::kRc ? access::kRemoteRead | access::kRemoteAtomic : 0);
   uint32_t mask = qp_mask::kState | qp_mask::kPkeyIndex | qp_mask::kPort |
                   (service == Service::kUd ? qp_mask::kQkey : qp_mask::kAccessFlags);
   return Modify(qp, attr, mask);
@@ -297,7 +297,7 @@ void TestClient::Post(TestQp& qp, const shm::SendWqe& wqe, const std::vector<shm
   shm::SendWqe head = wqe;
   head.num_sge = static_cast<uint8_t>(sges.size());
   std::memcpy(entry, &head, sizeof(head));
-  std::memcpy(entry + sizeof(head), sges.data(), sges.size() * sizeof(shm::Sge));
+  std::copy(sges.begin(), sges.end(), reinterpret_cast<shm::Sge*>(entry + sizeof(head)));
   qp.sq.Publish();
   Ring(qp);
 }
@@ -313,13 +313,12 @@ void TestClient::PostInline(TestQp& qp, shm::SendWqe wqe, const std::string& byt
   Ring(qp);
 }
 
-void TestClient::Fill(WorkQueueProducer& ring, uint64_t wr_id,
-                      const std::vector<shm::Sge>& sges) {
+void TestClient::Fill(WorkQueueProducer& ring, uint64_t wr_id, const std::vector<shm::Sge>& sges) {
   auto* entry = static_cast<std::byte*>(ring.Reserve());
   VERBENA_CHECK(entry != nullptr);
   shm::RecvWqe head{wr_id, static_cast<uint32_t>(sges.size()), 0};
   std::memcpy(entry, &head, sizeof(head));
-  std::memcpy(entry + sizeof(head), sges.data(), sges.size() * sizeof(shm::Sge));
+  std::copy(sges.begin(), sges.end(), reinterpret_cast<shm::Sge*>(entry + sizeof(head)));
   ring.Publish();
 }
 

@@ -1,5 +1,5 @@
-// A device with clients in plain memory: what the daemon, the shims and the processes would do, step
-// by step and in one thread.
+// A device with clients in plain memory: what the daemon, the shims and the processes would do,
+// step by step and in one thread.
 #pragma once
 
 #include <algorithm>
@@ -39,10 +39,10 @@ class FakeDma final : public DmaEngine {
   bool Step(DeviceCore& device, Instant now);
 
   std::map<transport::MemoryId, Region> regions;
-  bool is_held = false;          // requests wait (a slow client)
-  SessionId held_session = 0;    // only those that touch it wait
-  int add_error = 0;             // what AddRegion says
-  uint64_t bad_addr = 0;         // a page that is gone
+  bool is_held = false;           // requests wait (a slow client)
+  SessionId held_session = 0;     // only those that touch it wait
+  int add_error = 0;              // what AddRegion says
+  uint64_t bad_addr = 0;          // a page that is gone
   std::vector<uint64_t> streams;  // of all submissions
 
  private:
@@ -62,7 +62,6 @@ class FakeDma final : public DmaEngine {
   void CarryOut(const Job& job, DeviceCore& device, Instant now);
 
   std::deque<Job> jobs_;
-  transport::MemoryId next_id_ = 1;
 };
 
 struct Completed {
@@ -94,7 +93,7 @@ class FakeServices final : public SessionServices {
   std::map<shm::Handle, std::deque<shm::ChannelEvent>> open_channels;
   int open_error = 0;
   std::deque<shm::AsyncEventMessage> async_events;
-  size_t fd_capacity = 1'000;  // messages an fd holds
+  size_t fd_capacity = 1'000;               // messages an fd holds
   std::map<uint32_t, Completed> completed;  // by slot
 };
 

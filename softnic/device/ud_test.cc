@@ -100,6 +100,9 @@ TEST_F(UdTest, WhatNobodyTakesIsDroppedAndCompletes) {
   a.Post(qp_a, To(known, qp_b.qpn, 0x2222), sges);  // wrong Q_Key
   world.Settle();
   EXPECT_FALSE(b.Poll(cq_b).has_value());
+  shm::QueryPortReply port;
+  ASSERT_EQ(b.Execute(shm::CommandOp::kQueryPort, shm::PortRequest{1, 0}, &port), 0);
+  EXPECT_EQ(port.qkey_viol_cntr, 1u);
 }
 
 TEST_F(UdTest, AddressHandleOfAnotherPdOrSessionIsRefused) {
@@ -152,7 +155,8 @@ TEST(McastLimits, AreEnforced) {
   TestWorld world(1, limits);
   TestClient& client = world.AddClient(0);
   TestCq cq = client.MustCreateCq();
-  TestQp first = client.MustCreateQp(Service::kUd, cq), second = client.MustCreateQp(Service::kUd, cq);
+  TestQp first = client.MustCreateQp(Service::kUd, cq),
+         second = client.MustCreateQp(Service::kUd, cq);
   auto attach = [&](const TestQp& qp, uint8_t number) {
     shm::McastRequest request{qp.handle, 0, {0xff}};
     request.gid[15] = number;
@@ -213,6 +217,47 @@ TEST_F(UdTest, ManyMoreDatagramsThanTheReceiverTakesAtOnceAllArrive) {
     a.PollAll(cq_a);
   }
   EXPECT_EQ(b.PollAll(big).size(), static_cast<size_t>(kCount));
+}
+
+// A datagram waits at its destination while its sender deregisters the memory, whose id then goes
+// to another client: nothing may be read from there.
+TEST_F(UdTest, WaitingDatagramDoesNotOutliveItsMemory) {
+  TestClient& other = world.AddClient(0);
+  std::memset(memory_a, 0x5a, 64);
+  uint32_t posted = 0;
+  world.dma.is_held = true;
+  TestCq cq_sink = b.MustCreateCq(512);
+  shm::CreateQpRequest request = b.QpRequest(Service::kUd, cq_sink.handle);
+  request.max_recv_wr = 256;
+  TestQp sink;
+  ASSERT_EQ(b.CreateQp(request, &sink), 0);
+  ToRts(b, sink);
+  for (uint64_t i = 0; i < 256; ++i) {
+    b.PostRecv(sink, i, {SgeOf(memory_b, 1'000, mr_b.lkey)});
+  }
+  // Several senders, so that more comes than the sink places at once.
+  shm::Handle ah = a.CreateAh(TestWorld::GidOf(1));
+  for (int i = 0; i < 12; ++i) {
+    TestQp qp = a.MustCreateQp(Service::kUd, cq_a);
+    ToRts(a, qp);
+    for (int k = 0; k < 16; ++k) {
+      shm::SendWqe wqe = To(ah, sink.qpn);
+      wqe.flags = 0;
+      a.Post(qp, wqe, {SgeOf(memory_a, 8, mr_a.lkey)});
+      ++posted;
+    }
+  }
+  while (world.device->Run(world.now, 64)) {
+  }
+  size_t placing = world.dma.streams.size();
+  ASSERT_LT(placing, posted);  // the rest waits
+  shm::HandleRequest dereg{mr_a.handle, 0};
+  uint32_t slot = a.Begin(shm::CommandOp::kDeregMr, &dereg, sizeof(dereg));
+  world.dma.is_held = false;
+  while (!a.IsDone(slot)) ASSERT_TRUE(world.dma.Step(*world.device, world.now));
+  other.MustRegMr(memory_a, sizeof(memory_a), access::kLocalWrite);  // gets the id
+  world.Settle();
+  EXPECT_EQ(b.PollAll(cq_sink).size(), placing);
 }
 
 TEST(UcTest, WriteAndSendOverUc) {

@@ -1,5 +1,5 @@
-// A PDU the local port keeps while its destination can't take it, with what its pointers named: those
-// are good only until the next input to the QP that made it.
+// A PDU the local port keeps while its destination can't take it, with what its pointers named:
+// those are good only until the next input to the QP that made it.
 #pragma once
 
 #include <cstddef>
