@@ -152,6 +152,20 @@ TEST(RcLoss, KeyRevokedBeforeARetryIsNotUsedAgain) {
   EXPECT_EQ(pair.fabric.pdus_sent(), 1u);
 }
 
+TEST(RcLoss, LongMessageInOnePduIsGivenTimeToMove) {
+  RcPairOptions options;
+  options.timeout_exp = 1;  // 8 µs
+  options.max_pdu_bytes = 1u << 20;
+  options.link.dma_delay = Microseconds(50);
+  RcPair pair(options);
+  MemoryId from = pair.NewPattern(65'536);
+  MemoryId to = pair.NewRegion(65'536);
+  pair.Post(kA, Write(pair, 1, from, to));
+  ASSERT_TRUE(pair.Run());
+  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok");
+  EXPECT_EQ(pair.qps[kB]->counters().duplicate_request, 0u);
+}
+
 TEST(RcLoss, TimeoutZeroWaitsForever) {
   RcPairOptions options;
   options.timeout_exp = 0;

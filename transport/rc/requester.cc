@@ -18,6 +18,8 @@ constexpr int32_t kPsnsInFlightMax = (1 << 23) - 1;
 constexpr int32_t kAckRequestEveryPsns = 64;
 // The spec allows [T, 4T]. Twice the interval keeps a busy machine from seeing losses.
 constexpr int64_t kAckTimeoutFactor = 2;
+// Allowance for moving the bytes of whole-message PDUs: 1 GB/s, well below any backend's rate.
+constexpr int64_t kSendNsPerByte = 1;
 
 bool IsSend(WrOpcode opcode) {
   return opcode == WrOpcode::kSend || opcode == WrOpcode::kSendWithImm ||
@@ -416,9 +418,16 @@ void Requester::OnSourceFault(Instant now, Psn psn) {
 
 void Requester::ArmAckTimer(Instant now) {
   // While the peer is given time nothing is expected of it.
-  ack_deadline_ = attributes_->has_ack_timeout() && rnr_deadline_.IsNever()
-                      ? now + attributes_->ack_timeout() * kAckTimeoutFactor
-                      : Instant::Never();
+  if (!attributes_->has_ack_timeout() || !rnr_deadline_.IsNever()) {
+    ack_deadline_ = Instant::Never();
+    return;
+  }
+  ack_deadline_ = now + attributes_->ack_timeout() * kAckTimeoutFactor;
+  if (pdu_bytes_max_ == mtu_bytes_) return;
+  // The interval counts from the last packet sent. A whole-message PDU is not "sent" until its
+  // bytes have moved, and no packet inside it is acknowledged meanwhile.
+  int64_t bytes = int64_t{Psn::Delta(w_->unacked_psn, w_->sent_psn).value} * mtu_bytes_;
+  ack_deadline_ = ack_deadline_ + Nanoseconds(bytes * kSendNsPerByte);
 }
 
 void Requester::OnTimeout(Instant now) {
