@@ -7,8 +7,8 @@ failed=0 checked=0 skipped=""
 
 check() {
   # Python modules find the interpreter's symbols only inside it.
-  bad=$(LD_LIBRARY_PATH=$directory ldd -r "$1" 2>&1 | grep -E 'undefined symbol|not found|not defined' |
-    grep -vE 'undefined symbol: _?Py' || true)
+  bad=$(LD_LIBRARY_PATH=$directory ldd -r "$1" 2>&1 |
+    grep -E 'undefined symbol|not found|not defined' | grep -vE 'undefined symbol: _?Py' || true)
   if [ -n "$bad" ]; then
     echo "FAILED: $1"
     echo "$bad"

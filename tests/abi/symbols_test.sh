@@ -20,6 +20,6 @@ if [ -n "$missing" ]; then
   exit 1
 fi
 # The one data object: programs may copy it, so kind and size are part of the interface.
-nm -D --defined-only -S "$library" | grep -E '^[0-9a-f]+ 0*1 [BD] verbs_allow_disassociate_destroy@' |
-  grep -q PRIVATE_34 || { echo "verbs_allow_disassociate_destroy is no 1-byte object"; exit 1; }
+nm -D --defined-only -S "$library" | grep verbs_allow_disassociate_destroy@@IBVERBS_PRIVATE_34 |
+  grep -qE '^[0-9a-f]+ 0*1 [BD] ' || { echo "verbs_allow_disassociate_destroy is no 1-byte object"; exit 1; }
 echo "$(echo "$exported" | wc -l) symbols as listed"
