@@ -36,7 +36,10 @@ CopyUnit* ProcessDma::NewUnit() {
   unit->source = unit->destination = nullptr;
   unit->elapsed_ns = 0;
   unit->stuck.store(false, std::memory_order_relaxed);
-  unit->holds_source = unit->holds_destination = unit->is_hang_noted = false;
+  unit->sources_done.store(false, std::memory_order_relaxed);
+  unit->revoked.store(false, std::memory_order_relaxed);
+  unit->holds_source = unit->holds_destination = false;
+  unit->hung_at = nullptr;
   return unit;
 }
 

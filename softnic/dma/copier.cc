@@ -56,12 +56,20 @@ int64_t Copier::Read(TargetProcess* target, std::byte* to, const iovec* remote, 
 
 int64_t Copier::Write(TargetProcess* target, const iovec* local, uint32_t local_pieces,
                       const iovec* remote, uint32_t pieces) {
-  if (target->dead.load(std::memory_order_acquire)) return -ESRCH;
   gate_->Enter(target);
-  ssize_t n = process_vm_writev(target->pid, local, local_pieces, remote, pieces, 0);
-  int error = n < 0 ? errno : 0;
+  int64_t result;
+  // Looked at after Enter: the leader revokes first and then looks where we are (see RevokeUnit).
+  // Once revoked, the target may be gone.
+  if (unit_->revoked.load(std::memory_order_seq_cst)) {
+    result = -ECANCELED;
+  } else if (target->dead.load(std::memory_order_acquire)) {
+    result = -ESRCH;
+  } else {
+    ssize_t n = process_vm_writev(target->pid, local, local_pieces, remote, pieces, 0);
+    result = n < 0 ? -errno : n;
+  }
   gate_->Leave();
-  return n < 0 ? -error : n;
+  return result;
 }
 
 void Copier::Account(DmaOp& op, uint32_t chunk_bytes) {
@@ -71,6 +79,7 @@ void Copier::Account(DmaOp& op, uint32_t chunk_bytes) {
 }
 
 void Copier::Execute(CopyUnit& unit) {
+  unit_ = &unit;
   if (unit.count == 1 || !IsCopy(*unit.ops[0])) {
     VERBENA_CHECK(unit.count == 1);
     DmaOp& op = *unit.ops[0];
@@ -127,17 +136,25 @@ void Copier::WriteAll(CopyUnit& unit) {
                           remote_ + pieces);
   }
   VERBENA_CHECK(pieces <= kUnitPiecesMax);
+  unit.sources_done.store(true, std::memory_order_release);
   int64_t n = bytes == 0 ? 0 : Write(unit.destination, local_, locals, remote_, pieces);
   uint64_t written = n < 0 ? 0 : static_cast<uint64_t>(n);
+  from = bounce_.get();
   for (uint32_t i = 0; i < unit.count; ++i) {
     if (written >= unit.chunk_bytes[i]) {
       written -= unit.chunk_bytes[i];
+      from += unit.chunk_bytes[i] - LocalPart(*unit.ops[i], unit.chunk_bytes[i]);
       Account(*unit.ops[i], unit.chunk_bytes[i]);
       continue;
     }
     // The kernel stopped inside this operation. It and those after it go one by one: the fault is
     // this one's alone, and writing its first bytes again changes nothing.
-    for (; i < unit.count; ++i) ExecuteOne(*unit.ops[i], unit.chunk_bytes[i]);
+    for (; i < unit.count; ++i) {
+      uint64_t remote = unit.chunk_bytes[i] - LocalPart(*unit.ops[i], unit.chunk_bytes[i]);
+      WriteOne(*unit.ops[i], unit.chunk_bytes[i], from);
+      from += remote;
+    }
+    return;
   }
 }
 
@@ -153,15 +170,23 @@ void Copier::ExecuteOne(DmaOp& op, uint32_t chunk_bytes) {
       return;
     }
   }
+  if (unit_->count == 1) unit_->sources_done.store(true, std::memory_order_release);
+  WriteOne(op, chunk_bytes, bounce_.get());
+}
+
+// Writes the chunk: its local part, and then what stands at `from`.
+void Copier::WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from) {
+  if (chunk_bytes == 0) return;
+  uint64_t local = LocalPart(op, chunk_bytes);
+  uint64_t remote = chunk_bytes - local;
   uint32_t locals = 0;
   if (local != 0) local_[locals++] = {op.bytes.data() + op.progress_bytes, local};
-  if (remote != 0) local_[locals++] = {bounce_.get(), remote};
+  if (remote != 0) local_[locals++] = {from, remote};
   uint32_t pieces = SlicePieces(op.destination_pieces, op.progress_bytes, chunk_bytes, remote_);
-  if (Write(op.destination, local_, locals, remote_, pieces) != static_cast<int64_t>(chunk_bytes)) {
-    op.status = DmaStatus::kDestinationFault;
-    return;
-  }
-  Account(op, chunk_bytes);
+  int64_t n = Write(op.destination, local_, locals, remote_, pieces);
+  if (n == static_cast<int64_t>(chunk_bytes)) return Account(op, chunk_bytes);
+  // Revoked: as if it had never come. Else the destination is to blame.
+  op.status = n == -ECANCELED ? DmaStatus::kSourceFault : DmaStatus::kDestinationFault;
 }
 
 void Copier::ExecuteAtomic(DmaOp& op) {

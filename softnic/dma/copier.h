@@ -50,6 +50,7 @@ struct DmaOp {
   uint64_t compare = 0;
   uint64_t swap_or_add = 0;
   uint64_t original = 0;
+  bool is_revoked = false;  // one of its sessions does not wait for it any more
   struct Hold {
     DmaSession* session = nullptr;
     uint64_t epoch = 0;
@@ -65,11 +66,13 @@ struct CopyUnit {
   uint32_t count = 0;
   TargetProcess* source = nullptr;
   TargetProcess* destination = nullptr;
-  int64_t elapsed_ns = 0;          // measured by workers only
-  std::atomic<bool> stuck{false};  // the watchdog saw it hang
-  bool holds_source = false;       // leader's note of which processes it charges
+  int64_t elapsed_ns = 0;                 // measured by workers only
+  std::atomic<bool> sources_done{false};  // nothing of the source will be touched any more
+  std::atomic<bool> revoked{false};       // write nothing any more
+  std::atomic<bool> stuck{false};         // the watchdog saw it hang
+  bool holds_source = false;              // leader's note of which processes it charges
   bool holds_destination = false;
-  bool is_hang_noted = false;
+  TargetProcess* hung_at = nullptr;  // leader's note: where it was seen to hang
 };
 
 // Told before and after each system call that may hang, so that a watchdog can tell a hung copy.
@@ -93,6 +96,7 @@ class Copier {
 
  private:
   void ExecuteOne(DmaOp& op, uint32_t chunk_bytes);
+  void WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from);
   void ExecuteAtomic(DmaOp& op);
   void ExecuteProbe(DmaOp& op);
   bool ReadAll(CopyUnit& unit);
@@ -104,6 +108,7 @@ class Copier {
   void Account(DmaOp& op, uint32_t chunk_bytes);
 
   CopyGate* gate_;
+  CopyUnit* unit_ = nullptr;  // in hand
   std::unique_ptr<std::byte[]> bounce_;
   std::atomic<uint64_t> bytes_moved_{0};
   iovec remote_[kUnitPiecesMax];

@@ -47,10 +47,10 @@ CopyThread::CopyThread(CopyCrew* crew, uint32_t index)
     : crew_(crew), index_(index), copier_(this) {}
 
 void CopyThread::Enter(TargetProcess* target) {
-  target_.store(target, std::memory_order_relaxed);
+  // seq_cst: pairs with the leader's store to `revoked` and its look at the target.
+  target_.store(target, std::memory_order_seq_cst);
   if (leads_) {
-    crew_->baton_.Enter();
-    entered_ = crew_->baton_.entered();
+    entered_ = crew_->baton_.Enter();
   } else {
     copy_sequence_.fetch_add(1, std::memory_order_seq_cst);
   }
@@ -183,16 +183,7 @@ void CopyCrew::LeadUntilDeposed(CopyThread* me) {
 void CopyCrew::RunAssigned(CopyThread* me, CopyUnit* unit) {
   me->unit_.store(unit, std::memory_order_release);
   int64_t start = NowNs();
-  // A worker carries its operation to the end, chunk by chunk.
-  DmaOp& op = *unit->ops[0];
-  VERBENA_CHECK(unit->count == 1);
-  for (;;) {
-    me->copier_.Execute(*unit);
-    if (op.kind != DmaOp::Kind::kCopy || op.status != transport::DmaStatus::kOk) break;
-    uint64_t left = op.length_bytes - op.progress_bytes;
-    if (left == 0) break;
-    unit->chunk_bytes[0] = static_cast<uint32_t>(left < kBounceBytes ? left : kBounceBytes);
-  }
+  me->copier_.Execute(*unit);
   unit->elapsed_ns = NowNs() - start;
   me->unit_.store(nullptr, std::memory_order_release);
   PostFinished(unit);
@@ -235,7 +226,7 @@ TargetProcess* CopyCrew::CurrentTarget(const CopyUnit* unit) const {
   std::lock_guard lock(mutex_);
   for (const auto& thread : threads_) {
     if (thread->unit_.load(std::memory_order_acquire) != unit) continue;
-    return thread->target_.load(std::memory_order_relaxed);
+    return thread->target_.load(std::memory_order_seq_cst);
   }
   return nullptr;
 }

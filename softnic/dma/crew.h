@@ -27,13 +27,13 @@ namespace verbena::softnic {
 class Baton {
  public:
   // Leader only.
-  void Enter() {
-    entered_ = word_.load(std::memory_order_relaxed) + 1;
+  // Returns the value to leave with.
+  uint64_t Enter() {
+    uint64_t entered = word_.load(std::memory_order_relaxed) + 1;
     // seq_cst: pairs with the watchdog's store to its asleep flag (one of the two sees the other).
-    word_.store(entered_, std::memory_order_seq_cst);
+    word_.store(entered, std::memory_order_seq_cst);
+    return entered;
   }
-  // The value to leave with; read before the system call, as entered_ belongs to the leader.
-  uint64_t entered() const { return entered_; }
   // False: deposed meanwhile. Release: pairs with the acquire in Depose, which takes over all that
   // the leader wrote.
   bool Leave(uint64_t entered) {
@@ -47,7 +47,6 @@ class Baton {
 
  private:
   std::atomic<uint64_t> word_{0};
-  uint64_t entered_ = 0;
 };
 
 class CopyCrew;

@@ -32,11 +32,11 @@ using transport::MemoryId;
 constexpr uint64_t kPage = 4096;
 constexpr auto kDeadline = std::chrono::seconds(20);
 
-// What the child's signal handler needs to let its second page be.
+// What the child needs to let its second page be.
 int g_uffd = -1;
 std::byte* g_page = nullptr;
 
-void LetGo(int) {
+void LetGo() {
   uffdio_zeropage zero = {};
   zero.range.start = reinterpret_cast<uint64_t>(g_page);
   zero.range.len = kPage;
@@ -57,7 +57,6 @@ void HangSecondPage(std::byte* block) {
       ioctl(g_uffd, UFFDIO_REGISTER, &range) != 0) {
     _exit(1);
   }
-  signal(SIGUSR1, LetGo);
 }
 
 bool UserfaultfdWorks() {
@@ -179,7 +178,7 @@ class HangingClientTest : public ::testing::Test {
 };
 
 TEST_F(HangingClientTest, OthersGoOnWhileOneHangsAsDestination) {
-  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage), c(4 * kPage);
+  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage, LetGo), c(4 * kPage);
   MemoryId ra = Attach(1, a), rh = Attach(2, hung), rc = Attach(3, c);
   Copy(1, 10, {ra, 8, a.addr()}, {rh, 8, hung.addr() + kPage});
   for (uint64_t i = 0; i < 100; ++i) {
@@ -198,7 +197,7 @@ TEST_F(HangingClientTest, OthersGoOnWhileOneHangsAsDestination) {
 }
 
 TEST_F(HangingClientTest, OthersGoOnWhileOneHangsAsSource) {
-  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage), c(4 * kPage);
+  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage, LetGo), c(4 * kPage);
   MemoryId ra = Attach(1, a), rh = Attach(2, hung), rc = Attach(3, c);
   Copy(1, 10, {rh, 8, hung.addr() + kPage}, {ra, 8, a.addr()});
   Copy(2, 11, {ra, 8, a.addr()}, {rc, 8, c.addr()});
@@ -210,7 +209,7 @@ TEST_F(HangingClientTest, OthersGoOnWhileOneHangsAsSource) {
 }
 
 TEST_F(HangingClientTest, StreamKeepsItsOrderThroughTheSlowPath) {
-  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage), c(4 * kPage);
+  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage, LetGo), c(4 * kPage);
   MemoryId ra = Attach(1, a), rh = Attach(2, hung), rc = Attach(3, c);
   // One stream: hangs, then goes elsewhere, then to the hanging client's good page.
   for (uint64_t i = 0; i < 30; ++i) {
@@ -238,7 +237,7 @@ TEST_F(HangingClientTest, StreamKeepsItsOrderThroughTheSlowPath) {
 }
 
 TEST_F(HangingClientTest, ClientThatProvesFastReturnsToTheFastPath) {
-  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage);
+  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage, LetGo);
   MemoryId ra = Attach(1, a), rh = Attach(2, hung);
   Copy(1, 10, {ra, 8, a.addr()}, {rh, 8, hung.addr() + kPage});
   bool is_slow = false;
@@ -254,7 +253,7 @@ TEST_F(HangingClientTest, ClientThatProvesFastReturnsToTheFastPath) {
 }
 
 TEST_F(HangingClientTest, KilledWhileHangingFaultsAndLetsItsFenceGo) {
-  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage);
+  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage, LetGo);
   MemoryId ra = Attach(1, a), rh = Attach(2, hung);
   Copy(1, 10, {ra, 8, a.addr()}, {rh, 8, hung.addr() + kPage});
   OnLeader([&] { dma_.Fence(2, 5); });
@@ -272,7 +271,7 @@ TEST_F(HangingClientTest, KilledWhileHangingFaultsAndLetsItsFenceGo) {
 }
 
 TEST_F(HangingClientTest, AtomicsOnAHangingWordHappenOnceEach) {
-  TestTarget hung(4 * kPage, HangSecondPage);
+  TestTarget hung(4 * kPage, HangSecondPage, LetGo);
   MemoryId rh = Attach(2, hung);
   for (uint64_t i = 0; i < 20; ++i) {
     OnLeader([&] {
@@ -302,7 +301,7 @@ TEST_F(HangingClientTest, EightHangingClientsAtOnceStopNobody) {
   MemoryId ra = Attach(1, a), rc = Attach(2, c);
   std::deque<TestTarget> hung;
   for (uint64_t i = 0; i < 8; ++i) {
-    hung.emplace_back(4 * kPage, HangSecondPage);
+    hung.emplace_back(4 * kPage, HangSecondPage, LetGo);
     MemoryId rh = Attach(static_cast<SessionId>(10 + i), hung.back());
     Copy(100 + i, i, {ra, 8, a.addr()}, {rh, 8, hung.back().addr() + kPage});
     Copy(1, 1000 + i, {ra, 8, a.addr()}, {rc, 8, c.addr()});
@@ -313,8 +312,40 @@ TEST_F(HangingClientTest, EightHangingClientsAtOnceStopNobody) {
   for (uint64_t i = 0; i < 8; ++i) EXPECT_TRUE(WaitDone(i));
 }
 
+// What an honest client needs to deregister memory or to end, whoever it talked to.
+TEST_F(HangingClientTest, FenceDoesNotWaitForAPeerThatHangs) {
+  for (bool as_source : {false, true}) {
+    SessionId honest = as_source ? 11 : 1, hanging = honest + 1;
+    uint64_t base = as_source ? 500 : 0;
+    TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage, LetGo);
+    MemoryId ra = Attach(honest, a), rh = Attach(hanging, hung);
+    DmaSegment mine = {ra, 8, a.addr()}, theirs = {rh, 8, hung.addr() + kPage};
+    for (uint64_t i = 0; i < 3; ++i) {  // one in a thread's hands, others queued
+      Copy(honest, base + i, as_source ? theirs : mine, as_source ? mine : theirs);
+      Copy(honest + 100, base + 10 + i, as_source ? theirs : mine, as_source ? mine : theirs);
+    }
+    OnLeader([&] { dma_.Fence(honest, base + 99); });
+    EXPECT_TRUE(WaitUntil([&] { return std::count(fences_.begin(), fences_.end(), base + 99); }));
+    EXPECT_FALSE(IsDone(base));
+    // The session may go now; nothing of it is touched when the peer comes back.
+    OnLeader([&] {
+      EXPECT_TRUE(dma_.IsIdle(honest));
+      dma_.DetachSession(honest);
+    });
+    ASSERT_EQ(kill(hung.pid(), SIGUSR1), 0);
+    for (uint64_t i = 0; i < 3; ++i) {
+      ASSERT_TRUE(WaitDone(base + i));
+      ASSERT_TRUE(WaitDone(base + 10 + i));
+    }
+    EXPECT_EQ(StatusOf(base + 2), DmaStatus::kSourceFault);
+    if (as_source) {
+      EXPECT_EQ(StatusOf(base), DmaStatus::kSourceFault);  // read, and never written
+    }
+  }
+}
+
 TEST_F(HangingClientTest, HangingProbeStopsNobody) {
-  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage), c(4 * kPage);
+  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage, LetGo), c(4 * kPage);
   MemoryId ra = Attach(1, a), rc = Attach(3, c);
   Attach(2, hung);
   OnLeader([&] { dma_.SubmitProbe(2, hung.addr() + kPage, kPage, 1); });

@@ -270,6 +270,8 @@ void ProcessDma::Fence(SessionId session, uint64_t cookie) {
   }
   record->epochs.back().fence_cookie = cookie;
   record->epochs.emplace_back();
+  waiting_fences_ += 1;
+  RequestAttention();  // what hangs elsewhere must not hold this up
 }
 
 void ProcessDma::HoldSession(DmaOp* op, int slot, DmaSession* session) {
@@ -280,17 +282,20 @@ void ProcessDma::HoldSession(DmaOp* op, int slot, DmaSession* session) {
 }
 
 void ProcessDma::ReleaseHolds(DmaOp* op) {
-  for (DmaOp::Hold& hold : op->holds) {
-    DmaSession* session = std::exchange(hold.session, nullptr);
-    if (session == nullptr) continue;
-    VERBENA_CHECK(session->outstanding > 0);
-    session->outstanding -= 1;
-    session->epochs[hold.epoch - session->first_epoch].outstanding -= 1;
-    while (session->epochs.size() > 1 && session->epochs.front().outstanding == 0) {
-      fences_.push_back(session->epochs.front().fence_cookie);
-      session->epochs.pop_front();
-      session->first_epoch += 1;
-    }
+  for (DmaOp::Hold& hold : op->holds) ReleaseHold(&hold);
+}
+
+void ProcessDma::ReleaseHold(DmaOp::Hold* hold) {
+  DmaSession* session = std::exchange(hold->session, nullptr);
+  if (session == nullptr) return;
+  VERBENA_CHECK(session->outstanding > 0);
+  session->outstanding -= 1;
+  session->epochs[hold->epoch - session->first_epoch].outstanding -= 1;
+  while (session->epochs.size() > 1 && session->epochs.front().outstanding == 0) {
+    fences_.push_back(session->epochs.front().fence_cookie);
+    session->epochs.pop_front();
+    session->first_epoch += 1;
+    waiting_fences_ -= 1;
   }
 }
 
@@ -306,6 +311,7 @@ DmaOp* ProcessDma::NewOp() {
   op->source = op->destination = nullptr;
   op->length_bytes = op->progress_bytes = 0;
   op->original = 0;
+  op->is_revoked = false;
   op->next = nullptr;
   op->bytes.clear();
   op->source_pieces.clear();

@@ -125,6 +125,7 @@ class ProcessDma final : public DmaEngine {
   void FreeOp(DmaOp* op);
   void HoldSession(DmaOp* op, int slot, DmaSession* session);
   void ReleaseHolds(DmaOp* op);
+  void ReleaseHold(DmaOp::Hold* hold);
   void Enqueue(DmaOp* op);
   void PushFront(DmaOp* op);
   void Report(DmaOp* op);
@@ -147,6 +148,9 @@ class ProcessDma final : public DmaEngine {
   void RunSlow();
   bool StartSlow(TargetProcess* process);
   void ReleaseHungCharges();
+  void RevokeForFences();
+  void RevokeQueued(DmaOp* op);
+  void RevokeUnit(CopyUnit* unit);
   void Unblock(uint64_t stream);
 
   CopyCrew* crew_;
@@ -170,6 +174,7 @@ class ProcessDma final : public DmaEngine {
   std::unordered_map<uint64_t, BlockedStream> blocked_;
   std::vector<TargetProcess*> slow_;
   bool attention_due_ = false;
+  uint32_t waiting_fences_ = 0;
 
   std::deque<Done> done_;
   std::deque<uint64_t> fences_;

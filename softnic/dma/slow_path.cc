@@ -43,6 +43,7 @@ void ProcessDma::AdoptHungUnit() {
   MarkSlow(hung);
   hung->charges += 1;
   (hung == unit->source ? unit->holds_source : unit->holds_destination) = true;
+  unit->hung_at = hung;
   for (uint32_t i = 0; i < unit->count; ++i) blocked_[unit->ops[i]->stream].held += 1;
   out_units_.push_back(unit);
 }
@@ -94,6 +95,9 @@ void ProcessDma::CollectFinished() {
       streams[i] = op->stream;
       BlockedStream& blocked = blocked_[op->stream];
       blocked.held -= 1;
+      if (op->is_revoked && op->progress_bytes < op->length_bytes) {
+        op->status = DmaStatus::kSourceFault;
+      }
       bool unfinished = op->kind == DmaOp::Kind::kCopy && op->status == DmaStatus::kOk &&
                         op->progress_bytes < op->length_bytes;
       if (unfinished) {
@@ -112,10 +116,10 @@ void ProcessDma::CollectFinished() {
 // hanging client goes on with everybody else.
 void ProcessDma::ReleaseHungCharges() {
   for (CopyUnit* unit : out_units_) {
-    if (unit->is_hang_noted || !unit->stuck.load(std::memory_order_acquire)) continue;
+    if (unit->hung_at != nullptr || !unit->stuck.load(std::memory_order_acquire)) continue;
     TargetProcess* hung = crew_->CurrentTarget(unit);
     if (hung == nullptr) continue;
-    unit->is_hang_noted = true;
+    unit->hung_at = hung;
     MarkSlow(hung);
     bool at_source = hung == unit->source && hung != unit->destination;
     bool& other_held = at_source ? unit->holds_destination : unit->holds_source;
@@ -132,6 +136,13 @@ bool ProcessDma::StartSlow(TargetProcess* process) {
   while (!process->waiting.empty() && process->charges == 0) {
     DmaOp* op = process->waiting.front();
     process->waiting.pop_front();
+    if (op->kind == DmaOp::Kind::kFailed) {  // revoked meanwhile
+      uint64_t stream = op->stream;
+      blocked_[stream].held -= 1;
+      Report(op);
+      Unblock(stream);
+      continue;
+    }
     TargetProcess* other = op->source == process ? op->destination : op->source;
     if (other == process || (other != nullptr && !other->slow)) other = nullptr;
     if (other != nullptr && other->charges != 0) {
@@ -161,8 +172,72 @@ bool ProcessDma::StartSlow(TargetProcess* process) {
   return true;
 }
 
+// Whether a session waits for this operation with a fence, and it is another's hang that holds it.
+static bool IsHeldUp(const DmaOp::Hold& hold, const TargetProcess* hung) {
+  return hold.session != nullptr && hold.session->epochs.size() > 1 &&
+         hold.session->process != hung;
+}
+
+// An operation that waits in a hanging client's queue: the other end need not wait with it. It is
+// reported in its turn, as if the peer's payload could not be read.
+void ProcessDma::RevokeQueued(DmaOp* op) {
+  TargetProcess* hung = nullptr;
+  for (TargetProcess* end : {op->source, op->destination}) {
+    if (end != nullptr && end->slow && end->charges != 0) hung = end;
+  }
+  if (hung == nullptr || op->kind != DmaOp::Kind::kCopy) return;
+  for (DmaOp::Hold& hold : op->holds) {
+    if (!IsHeldUp(hold, hung)) continue;
+    (&hold == &op->holds[0] ? op->source : op->destination) = nullptr;  // may be gone soon
+    ReleaseHold(&hold);
+    op->kind = DmaOp::Kind::kFailed;
+    op->status = DmaStatus::kSourceFault;
+  }
+}
+
+// A unit in a hanging thread's hands: its source end is free once all is read, its destination end
+// once the thread can't write any more.
+void ProcessDma::RevokeUnit(CopyUnit* unit) {
+  TargetProcess* hung = unit->hung_at;
+  if (hung == nullptr || unit->source == unit->destination || unit->source == nullptr) return;
+  bool at_destination = hung == unit->destination;
+  bool any = false;
+  for (uint32_t i = 0; i < unit->count; ++i) {
+    any = any || IsHeldUp(unit->ops[i]->holds[at_destination ? 0 : 1], hung);
+  }
+  if (!any) return;
+  if (at_destination) {
+    if (!unit->sources_done.load(std::memory_order_acquire)) return;
+  } else {
+    // Revoke, then look: either the thread still hangs at its source and will see the flag before
+    // it writes, or it has moved on and is soon done.
+    unit->revoked.store(true, std::memory_order_seq_cst);
+    if (crew_->CurrentTarget(unit) != hung) return;
+  }
+  for (uint32_t i = 0; i < unit->count; ++i) {
+    DmaOp* op = unit->ops[i];
+    DmaOp::Hold& hold = op->holds[at_destination ? 0 : 1];
+    if (!IsHeldUp(hold, hung)) continue;
+    ReleaseHold(&hold);
+    op->is_revoked = true;
+  }
+}
+
+// A client that deregisters memory or goes away must not wait for a peer that hangs.
+void ProcessDma::RevokeForFences() {
+  if (waiting_fences_ == 0) return;
+  for (CopyUnit* unit : out_units_) RevokeUnit(unit);
+  for (TargetProcess* process : slow_) {
+    for (DmaOp* op : process->waiting) RevokeQueued(op);
+  }
+  for (auto& [stream, blocked] : blocked_) {
+    for (DmaOp* op : blocked.waiting) RevokeQueued(op);
+  }
+}
+
 void ProcessDma::RunSlow() {
   ReleaseHungCharges();
+  RevokeForFences();
   for (TargetProcess* process : slow_) {
     if (!StartSlow(process)) break;
   }

@@ -18,7 +18,9 @@ namespace verbena::softnic {
 
 class TestTarget {
  public:
-  explicit TestTarget(uint64_t bytes, std::function<void(std::byte*)> in_child = nullptr)
+  // The child runs `in_child` once and `on_signal` for each SIGUSR1.
+  explicit TestTarget(uint64_t bytes, std::function<void(std::byte*)> in_child = nullptr,
+                      std::function<void()> on_signal = nullptr)
       : bytes_(bytes) {
     void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block == MAP_FAILED) Die("mmap");
@@ -28,9 +30,16 @@ class TestTarget {
     pid_ = fork();
     if (pid_ < 0) Die("fork");
     if (pid_ == 0) {
+      // Waited for and not handled: sanitizers defer handlers in a process that only pauses.
+      sigset_t usr1;
+      sigemptyset(&usr1);
+      sigaddset(&usr1, SIGUSR1);
+      sigprocmask(SIG_BLOCK, &usr1, nullptr);
       if (in_child) in_child(block_);
       (void)!write(ready[1], "r", 1);
-      for (;;) pause();
+      for (int signal = 0;;) {
+        if (sigwait(&usr1, &signal) == 0 && on_signal) on_signal();
+      }
     }
     close(ready[1]);
     char byte;
