@@ -21,6 +21,8 @@ import traceback
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STAGE = pathlib.Path(os.environ.get("VERBENA_STAGE", ROOT / "out"))
 PROGRAMS = pathlib.Path(os.environ.get("VERBENA_TEST_PROGRAMS", ROOT / "out" / "tests"))
+# Results that tests/support_table reads.
+REPORTS = pathlib.Path(os.environ.get("VERBENA_TEST_REPORTS", ROOT / "out" / "test-reports"))
 PYTHON = "/usr/bin/python3"  # Debian's own: the one pyverbs is built for
 
 ABI_MAGIC = 0x0061_6E65_6272_6576

@@ -1,15 +1,10 @@
 """The verbs API used directly: semantics, errors, exact completions. Feeds docs/verbs-support.md."""
 
-import os
-import pathlib
-
-from harness import ROOT, Spec
+from harness import REPORTS, Spec
 from parts.gtests import run_gtest
 
 PROGRAMS = ["objects_test", "access_test", "rc_test", "errors_test", "cq_test", "srq_test",
-            "datagram_test", "extended_post_test"]
-# tests/support_table reads these.
-REPORTS = pathlib.Path(os.environ.get("VERBENA_TEST_REPORTS", ROOT / "out" / "test-reports"))
+            "datagram_test", "extended_post_test", "invalidate_test", "helpers_test"]
 
 
 def one(program):

@@ -6,7 +6,7 @@ import pathlib
 import shutil
 import time
 
-from harness import PYTHON, ROOT, Failure, Spec, check, wait_for
+from harness import PYTHON, REPORTS, ROOT, Failure, Spec, check, wait_for
 
 SHIPPED = pathlib.Path("/usr/share/doc/rdma-core/tests")
 LISTS = ROOT / "tests" / "pyverbs"
@@ -86,7 +86,17 @@ class Run:
         wait_for(ended, 1200, "the suite ends")
 
 
+def report(done):
+    """Adds outcomes to what tests/support_table reads."""
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    path = REPORTS / "pyverbs.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known.update({name: what[0] for name, what in done.items()})
+    path.write_text(json.dumps(known, indent=1), encoding="utf-8")
+
+
 def judge(case, done, allowed):
+    report(done)
     wrong = {name: what for name, what in done.items() if what[0] not in allowed}
     counts = {}
     for outcome, _ in done.values():
