@@ -6,6 +6,14 @@
 
 #include "tests/conformance/verbs_fixture.h"
 
+// Exported for other libraries, and declared in none of the headers that programs include.
+extern "C" {
+int ibv_dontfork_range(void* base, size_t size);
+int ibv_dofork_range(void* base, size_t size);
+const char* ibv_get_sysfs_path(void);
+int ibv_read_sysfs_file(const char* dir, const char* file, char* buf, size_t size);
+}
+
 namespace verbena::conformance {
 namespace {
 
