@@ -1,5 +1,7 @@
 // Attaching to a running daemon, by friends and enemies.
 #include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 
 #include <deque>
 
@@ -231,6 +233,66 @@ TEST(Hostile, ClientThatNeverReadsItsSocketIsEnded) {
   EXPECT_NE(error, 0);
   EXPECT_TRUE(lazy.IsEnded());
   EXPECT_EQ(honest.Command(CommandOp::kNop), 0);
+}
+
+// Registers memory that hangs whoever touches it, and attaches with a probe word in such memory.
+TEST(Hostile, MemoryThatHangsStopsNobody) {
+  int uffd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC));
+  if (uffd < 0) GTEST_SKIP() << "userfaultfd is refused here (" << strerror(errno) << ")";
+  close(uffd);
+  TestDaemon daemon;
+  int baseline = daemon.IdleFdCount();
+  std::deque<pid_t> hostile;
+  for (bool probe_hangs : {false, true}) {
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
+    hostile.push_back(fork());
+    if (hostile.back() == 0) {
+      auto addr = reinterpret_cast<uint64_t>(
+          mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+      int fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC));
+      uffdio_api api = {};
+      api.api = UFFD_API;
+      uffdio_register range = {};
+      range.range.start = addr;
+      range.range.len = 4096;
+      range.mode = UFFDIO_REGISTER_MODE_MISSING;
+      bool ok = ioctl(fd, UFFDIO_API, &api) == 0 && ioctl(fd, UFFDIO_REGISTER, &range) == 0;
+      TestClient client;
+      shm::Hello hello = client.hello();
+      if (probe_hangs) {
+        hello.probe_addr = addr;
+        ok = ok && client.SendHello(daemon.directory(), hello);
+      } else {
+        shm::HandleReply pd = {};
+        ok = ok && client.Attach(daemon.directory(), hello) &&
+             client.Command(CommandOp::kAllocPd, nullptr, 0, &pd, sizeof(pd)) == 0;
+        shm::RegMrRequest reg = {};
+        reg.pd = pd.handle;
+        reg.addr = reg.iova = addr;
+        reg.length = 4096;
+        if (ok) client.Submit(1, CommandOp::kRegMr, &reg, sizeof(reg));
+      }
+      (void)!write(ready[1], ok ? "1" : "0", 1);
+      for (;;) pause();
+    }
+    char byte = 0;
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    EXPECT_EQ(byte, '1');
+    close(ready[0]);
+    close(ready[1]);
+  }
+  EXPECT_TRUE(Eventually([&] { return daemon.StatusNumber("slow_processes") == 2; }));
+  TestClient honest;
+  ASSERT_TRUE(honest.Attach(daemon.directory()));
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(honest.Command(CommandOp::kNop), 0);
+  honest.Close();
+  for (pid_t pid : hostile) {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+  EXPECT_TRUE(Eventually([&] { return daemon.StatusNumber("sessions") == 0; }));
+  EXPECT_TRUE(Eventually([&] { return daemon.FdCount() == baseline; }));
 }
 
 TEST(Hostile, EveryDoorbellAtOnceIsServedAndForgotten) {
