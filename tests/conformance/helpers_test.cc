@@ -45,8 +45,8 @@ TEST_F(Verb_ibv_node_type_str, NamesAChannelAdapter) {
 }
 
 TEST_F(Verb_ibv_port_state_str, NamesStates) {
-  EXPECT_STREQ(ibv_port_state_str(IBV_PORT_ACTIVE), "PORT_ACTIVE");
-  EXPECT_STREQ(ibv_port_state_str(IBV_PORT_DOWN), "PORT_DOWN");
+  EXPECT_STREQ(ibv_port_state_str(IBV_PORT_ACTIVE), "active");
+  EXPECT_STREQ(ibv_port_state_str(IBV_PORT_DOWN), "down");
 }
 
 TEST_F(Verb_ibv_event_type_str, NamesEveryEvent) {

@@ -52,6 +52,28 @@ def one(mode):
     return case_function
 
 
+def stalled(case):
+    """Memory that never answers holds up its owner only, and dies with it."""
+    instance = case.instance()
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, False)
+    client = case.spawn([case.program("stalled_client")], env=instance.env(), stdin=reader)
+    os.close(reader)
+    wait_for(lambda: "ready" in client.out or not client.is_running(), 10, "the client is stalled")
+    if client.popen.poll() == 77:
+        case.note("userfaultfd is not allowed to this user: nothing was stalled")
+        return
+    client.wait_for_output("ready", 1)
+    figures = beside(case, instance, "just-spin", 1, "stalled")
+    case.note(f"neighbour: p50 {figures['p50_us']} µs, p99 {figures['p99_us']} µs")
+    check(figures["p50_us"] < 100, f"the neighbour's operations take {figures['p50_us']} µs")
+    check(instance.status()["sessions"] == 2, "the stalled client lost its sessions")
+    client.kill()
+    os.close(writer)
+    wait_for(lambda: instance.status()["sessions"] == 0, 5, "the dead client's sessions are gone")
+    case.run([case.program("neighbour"), "0.2"], 10, env=instance.env(), name="afterwards")
+
+
 def modes():
     """The program names its own modes; without it (not built yet) there is one entry to say so."""
     program = PROGRAMS / "hostile"
@@ -62,4 +84,5 @@ def modes():
 
 
 def cases(thorough):
-    return [Spec(f"hostile client: {mode}", one(mode), 60) for mode in modes()]
+    return [Spec(f"hostile client: {mode}", one(mode), 60) for mode in modes()] + [
+        Spec("a client whose memory never answers", stalled, 60)]
