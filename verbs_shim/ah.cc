@@ -158,9 +158,8 @@ void FromShm(const shm::AhAttr& attr, ibv_ah_attr* out) {
   out->port_num = attr.port_num;
 }
 
-// Errors: EINVAL: no GRH (RoCE has no other address), no such port or GID; ENOMEM.
+// Errors: EINVAL: neither a GRH nor the LID of a NIC of this instance, no such port or GID; ENOMEM.
 VERBENA_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
-  if (attr->is_global == 0) return Fail<ibv_ah>(EINVAL);
   auto* ah = new (std::nothrow) Ah();
   if (ah == nullptr) return Fail<ibv_ah>(ENOMEM);
   shm::CreateAhRequest request = {};

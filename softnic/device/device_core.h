@@ -128,6 +128,7 @@ class DeviceCore {
   int QuerySrq(Command& command);
   int DestroySrq(Command& command);
   int CreateAh(Command& command);
+  void ResolveLid(shm::AhAttr* attr) const;
   int DestroyAh(Command& command);
   int AttachMcast(Command& command);
   int DetachMcast(Command& command);

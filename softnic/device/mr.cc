@@ -107,13 +107,24 @@ void DeviceCore::RemoveMr(Mr& mr) {
   session.mrs.Remove(mr.handle);
 }
 
+// An address by LID becomes the global one it stands for; any other is left as it is.
+void DeviceCore::ResolveLid(shm::AhAttr* attr) const {
+  if (attr->is_global != 0 || attr->dlid == 0 || attr->dlid > nics_.size()) return;
+  Gid dgid;
+  if (!nics_[attr->dlid - 1]->FindGid(kIpv4GidIndex, &dgid)) return;
+  std::memcpy(attr->dgid, dgid.raw.data(), sizeof(attr->dgid));
+  attr->sgid_index = kIpv4GidIndex.value;
+  attr->is_global = 1;
+}
+
 int DeviceCore::CreateAh(Command& command) {
   Session& session = *command.session;
   Nic& nic = *session.nic;
   auto request = command.Request<shm::CreateAhRequest>();
-  const shm::AhAttr& attr = request.attr;
+  shm::AhAttr& attr = request.attr;
   Pd* pd = session.pds.Find(request.pd);
   if (pd == nullptr) return EINVAL;
+  ResolveLid(&attr);
   // RoCE knows only global addresses.  Spec: IBTA A17.4.1.
   if (attr.port_num != kPortNumber || attr.is_global == 0) return EINVAL;
   transport::Path path;

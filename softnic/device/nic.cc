@@ -13,7 +13,6 @@ constexpr uint32_t kPhysLinkUp = 5;         // IB_PORT_PHYS_STATE_LINK_UP
 constexpr uint32_t kLinkLayerEthernet = 2;  // IBV_LINK_LAYER_ETHERNET
 constexpr uint32_t kWidth4x = 2;
 constexpr uint32_t kSpeedEdr = 32;             // 25 Gb/s a lane
-constexpr uint32_t kGrhRequired = 1;           // IBV_QPF_GRH_REQUIRED
 constexpr uint32_t kPortCapCm = 1u << 16;      // IBV_PORT_CM_SUP
 constexpr uint32_t kPortCapIpGids = 1u << 26;  // IBV_PORT_IP_BASED_GIDS
 constexpr uint32_t kAtomicHca = 1;             // IBV_ATOMIC_HCA
@@ -154,7 +153,7 @@ void Nic::DescribePort(shm::QueryPortReply* out) const {
   out->active_speed = kSpeedEdr;
   out->phys_state = kPhysLinkUp;
   out->link_layer = kLinkLayerEthernet;
-  out->flags = kGrhRequired;
+  out->lid = Lid();
 }
 
 void Nic::DescribeGids(uint32_t first_index, shm::QueryGidTableReply* out) const {

@@ -17,6 +17,7 @@ class DeviceQp;
 struct Mr;
 
 inline constexpr uint32_t kGidTableEntries = 16;
+inline constexpr GidIndex kIpv4GidIndex{1};  // 0 is the link-local GID
 inline constexpr uint32_t kPkeyTableEntries = 1;
 inline constexpr uint32_t kPortNumber = 1;   // the only port
 inline constexpr PKey kDefaultPkey{0xffff};  // full member of the default partition, IBTA 10.9.1
@@ -37,6 +38,9 @@ class Nic {
 
   // False: no such index, or an empty entry.
   bool FindGid(GidIndex index, Gid* out) const;
+  // Programs that know only LIDs (qperf, pingpongs without -g) reach the NICs of one instance by
+  // them; docs/adr/0004.
+  uint16_t Lid() const { return static_cast<uint16_t>(index_ + 1); }
   shm::NicInfo Info() const;
   void DescribeDevice(shm::QueryDeviceReply* out) const;
   void DescribePort(shm::QueryPortReply* out) const;

@@ -210,6 +210,16 @@ TEST_F(Objects, AhChecksItsAddress) {
   expect(0, [](auto&) {});
   expect(EINVAL, [](auto& r) { r.pd = 0; });
   expect(EINVAL, [](auto& r) { r.attr.is_global = 0; });
+  auto by_lid = [](uint16_t lid) {
+    return [lid](auto& r) {
+      r.attr = {};
+      r.attr.port_num = 1;
+      r.attr.dlid = lid;
+    };
+  };
+  expect(0, by_lid(1));
+  expect(EINVAL, by_lid(0));
+  expect(EINVAL, by_lid(0xffff));
   expect(EINVAL, [](auto& r) { r.attr.port_num = 2; });
   expect(EINVAL, [](auto& r) { r.attr.sgid_index = 2; });  // empty
   expect(EINVAL, [](auto& r) { r.attr.sgid_index = 200; });

@@ -166,6 +166,8 @@ int DeviceCore::ModifyQp(Command& command) {
   auto request = command.Request<shm::ModifyQpRequest>();
   DeviceQp* qp = command.session->qps.Find(request.qp);
   if (qp == nullptr) return EINVAL;
+  if ((request.mask & shm::qp_mask::kAv) != 0) ResolveLid(&request.attr.ah_attr);
+  if ((request.mask & shm::qp_mask::kAltPath) != 0) ResolveLid(&request.attr.alt_ah_attr);
   transport::ModifyResult result = qp->transport->Modify(now_, request.attr, request.mask);
   if (result.error != 0) return result.error;
   if ((request.mask & shm::qp_mask::kAv) != 0) ++path_epoch_;

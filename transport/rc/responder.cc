@@ -140,7 +140,9 @@ ResponderFault Responder::CheckResource(const Pdu& pdu, const OpcodeInfo& info) 
   ResponderFault fault = EnsureReceive();
   if (fault != ResponderFault::kNone) return fault;
   check_took_receive_ = true;
-  return info.is_send && pdu.payload.length != 0 ? ResolveReceive() : ResponderFault::kNone;
+  if (!info.is_send || pdu.payload.length == 0) return ResponderFault::kNone;
+  const uint64_t before = info.is_first ? 0 : message_.received_bytes;
+  return ResolveReceive(before + pdu.payload.length);
 }
 
 // Has the receive WQE for the current message at hand.
@@ -153,10 +155,19 @@ ResponderFault Responder::EnsureReceive() {
                                        : ResponderFault::kCorruptQueue;
 }
 
-ResponderFault Responder::ResolveReceive() {
+// Resolves the buffers of the message's first `bytes`: a list may reach beyond its regions as long
+// as no data does.
+ResponderFault Responder::ResolveReceive(uint64_t bytes) {
   const RecvWork& work = receives_[receives_used_];
   if (receive_segments_ == nullptr) receive_segments_.reset(new DmaSegment[shm::kMaxSge]);
-  check_vendor_err_ = host_->ResolveLocal(work.sge, work.num_sge, access::kLocalWrite,
+  shm::Sge needed[shm::kMaxSge];
+  uint32_t count = 0;
+  for (; count < work.num_sge && bytes > 0; ++count) {
+    needed[count] = work.sge[count];
+    if (needed[count].length > bytes) needed[count].length = static_cast<uint32_t>(bytes);
+    bytes -= needed[count].length;
+  }
+  check_vendor_err_ = host_->ResolveLocal(needed, count, access::kLocalWrite,
                                           receive_segments_.get(), &receive_segment_count_);
   return check_vendor_err_ == VendorErr::kNone ? ResponderFault::kNone
                                                : ResponderFault::kMalformedWqe;

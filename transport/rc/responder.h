@@ -129,7 +129,7 @@ class Responder {
   ResponderFault CheckLength(const Pdu& pdu, const OpcodeInfo& info) const;
   ResponderFault CheckRkey(const Pdu& pdu, const OpcodeInfo& info);
   ResponderFault EnsureReceive();
-  ResponderFault ResolveReceive();
+  ResponderFault ResolveReceive(uint64_t bytes);
 
   void Execute(const Pdu& pdu, const OpcodeInfo& info);
   void ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op);
