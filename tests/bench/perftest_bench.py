@@ -76,6 +76,7 @@ def bandwidth(case, env, rounds):
 
 def main():
     kind, rounds = sys.argv[1], int(sys.argv[2])
+    harness.need_programs("reference")
     harness.become_subreaper()
     root = harness.make_log_root()
     case_dir = root / "b"

@@ -317,6 +317,12 @@ def run_case(spec, directory):
     return (not text, text, case.notes)
 
 
+def need_programs(*names):
+    """Builds the test programs when one of these is missing."""
+    if not all((PROGRAMS / name).exists() for name in names):
+        subprocess.run([ROOT / "tests" / "build"], check=True, stdout=subprocess.DEVNULL)
+
+
 def make_log_root():
     # Short: the path of a Unix socket has 107 bytes. Readable by the other users of the cli part.
     root = pathlib.Path(tempfile.mkdtemp(prefix="vt-"))
