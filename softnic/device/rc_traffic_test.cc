@@ -37,7 +37,7 @@ class RcTraffic : public ::testing::Test {
 
   alignas(64) uint8_t memory_a[65'536] = {};
   alignas(64) uint8_t memory_b[65'536] = {};
-  TestWorld world;
+  TestWorld world{3};
   TestClient& a;
   TestClient& b;
   TestCq cq_a, cq_b;
@@ -231,18 +231,45 @@ TEST_F(RcTraffic, StrangerIsNotHeard) {
 }
 
 TEST_F(RcTraffic, SameQpnOnAnotherNicIsNotThePeer) {
-  // QPNs repeat over NICs: the first QP of a client on NIC 0 has the number b's peer has.
-  ASSERT_EQ(qp_a.qpn, qp_b.qpn);
-  TestClient& c = world.AddClient(1);
+  // QPNs repeat over NICs: the first QP of a client on NIC 2 has the number a's peer has on NIC 1.
+  TestClient& c = world.AddClient(2);
   TestCq cq_c = c.MustCreateCq();
   TestQp qp_c = c.MustCreateQp(Service::kRc, cq_c);
+  ASSERT_EQ(qp_c.qpn, qp_b.qpn);
   ASSERT_EQ(c.ToInit(qp_c, Service::kRc), 0);
-  // c says its peer is a's QP; a's peer has the number of b's QP, on the same NIC as c's.
   ASSERT_EQ(c.ToRtr(qp_c, Service::kRc, TestWorld::GidOf(0), qp_a.qpn), 0);
   ASSERT_EQ(c.ToRts(qp_c, Service::kRc), 0);
-  c.PostInline(qp_c, Remote(shm::WrOpcode::kRdmaWrite, 1, memory_a), "evil");
+  shm::SendWqe wqe = Remote(shm::WrOpcode::kRdmaWrite, 1, memory_a + 1);
+  wqe.rkey = mr_a.rkey;
+  uint8_t before = memory_a[1];
+  c.PostInline(qp_c, wqe, "evil");
   ASSERT_TRUE(world.RunUntil([&] { return cq_c.ring.Peek() != nullptr; }));
   EXPECT_EQ(MustPoll(c, cq_c).status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(memory_a[1], before);
+}
+
+TEST_F(RcTraffic, DestroyAndResetWaitForTheirDma) {
+  for (shm::CommandOp op : {shm::CommandOp::kModifyQp, shm::CommandOp::kDestroyQp}) {
+    world.dma.is_held = true;
+    a.Post(qp_a, Remote(shm::WrOpcode::kRdmaWrite, 1, memory_b), {SgeOf(memory_a, 8, mr_a.lkey)});
+    world.Settle();
+    shm::HandleRequest destroy{qp_b.handle, 0};
+    shm::ModifyQpRequest reset{qp_b.handle, shm::qp_mask::kState, {}};
+    uint32_t slot = op == shm::CommandOp::kModifyQp ? b.Begin(op, &reset, sizeof(reset))
+                                                    : b.Begin(op, &destroy, sizeof(destroy));
+    world.Settle();
+    EXPECT_FALSE(b.IsDone(slot));
+    world.dma.is_held = false;
+    world.Settle();
+    EXPECT_TRUE(b.IsDone(slot));
+    EXPECT_EQ(b.services.completed[slot].error, 0);
+    if (op == shm::CommandOp::kDestroyQp) break;
+    // The result of the DMA from before the reset does not disturb the connection made anew.
+    qp_b.sq.Reset();
+    qp_b.rq.Reset();
+    ASSERT_EQ(a.ToReset(qp_a), 0);
+    Connect(a, qp_a, b, qp_b, Service::kRc);
+  }
 }
 
 TEST_F(RcTraffic, ResetAndReconnectStartsClean) {

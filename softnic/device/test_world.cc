@@ -89,7 +89,8 @@ int TestClient::ExecuteRaw(shm::CommandOp op, const void* request, uint32_t byte
   services.completed.erase(slot);
   if (reply_bytes != 0) {
     std::memset(reply, 0, reply_bytes);
-    std::memcpy(reply, done.reply.data(), std::min<size_t>(reply_bytes, done.reply.size()));
+    std::copy_n(done.reply.begin(), std::min<size_t>(reply_bytes, done.reply.size()),
+                static_cast<uint8_t*>(reply));
   }
   return done.error;
 }
