@@ -1,4 +1,5 @@
-// Time as protocol code sees it: nanoseconds handed in by whoever drives it, never read from a clock.
+// Time as protocol code sees it: nanoseconds handed in by whoever drives it, never read from a
+// clock.
 #pragma once
 
 #include <compare>

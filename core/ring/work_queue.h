@@ -89,9 +89,7 @@ class WorkQueueConsumer {
     return waiting == 0 ? Peek::kEmpty : Peek::kReady;
   }
   // Copies `bytes` (at most the stride) of the next entry. Precondition: Available() == kReady.
-  void Fetch(void* out, uint32_t bytes) {
-    memory_.Read(Offset(fetch_index_), out, bytes);
-  }
+  void Fetch(void* out, uint32_t bytes) { memory_.Read(Offset(fetch_index_), out, bytes); }
   void FetchAt(uint32_t offset_bytes, void* out, uint32_t bytes) {
     memory_.Read(Offset(fetch_index_) + offset_bytes, out, bytes);
   }
@@ -100,8 +98,8 @@ class WorkQueueConsumer {
   uint32_t Waiting() const {
     return memory_.LoadAcquire(offsetof(shm::WorkQueueHead, producer)) - fetch_index_;
   }
-  // Entries not fetched yet are copied into `bigger`, indices kept. Precondition: all fetched entries
-  // are released, strides are equal. False: they do not fit, or the client's index lies.
+  // Entries not fetched yet are copied into `bigger`, indices kept. Precondition: all fetched
+  // entries are released, strides are equal. False: they do not fit, or the client's index lies.
   bool MoveTo(WorkQueueConsumer& bigger) const {
     uint32_t producer = memory_.LoadAcquire(offsetof(shm::WorkQueueHead, producer));
     uint32_t waiting = producer - fetch_index_;
@@ -132,8 +130,7 @@ class WorkQueueConsumer {
 
  private:
   uint64_t Offset(uint32_t index) const {
-    return shm::kWorkQueueHeadBytes +
-           static_cast<uint64_t>(index & (entries_ - 1)) * stride_bytes_;
+    return shm::kWorkQueueHeadBytes + static_cast<uint64_t>(index & (entries_ - 1)) * stride_bytes_;
   }
 
   RingMemory memory_;

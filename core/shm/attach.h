@@ -12,19 +12,19 @@ namespace verbena::shm {
 
 enum class HelloKind : uint32_t {
   kAttach = 1,  // open a device: Welcome with fds
-  kList = 2,    // list NICs: one NicInfo message each, then a message of zero bytes... see ListReply
-  kAdmin = 3,   // then one JSON request line, one JSON reply (may span messages), for the CLI
+  kList = 2,   // list NICs: one NicInfo message each, then a message of zero bytes... see ListReply
+  kAdmin = 3,  // then one JSON request line, one JSON reply (may span messages), for the CLI
 };
 
 struct Hello {
   uint64_t magic;
   uint32_t abi_version;
-  uint32_t kind;          // HelloKind
-  uint32_t nic;           // kAttach: index of the NIC
-  uint32_t pid;           // the client's own idea of its pid (0: unknown); SO_PEERCRED decides
-  uint64_t probe_addr;    // a readable 8-byte word in the client that holds probe_value: the daemon
-  uint64_t probe_value;   // tries its DMA backends on it
-  char program[64];       // short name for `verbena show`, NUL-terminated
+  uint32_t kind;         // HelloKind
+  uint32_t nic;          // kAttach: index of the NIC
+  uint32_t pid;          // the client's own idea of its pid (0: unknown); SO_PEERCRED decides
+  uint64_t probe_addr;   // a readable 8-byte word in the client that holds probe_value: the daemon
+  uint64_t probe_value;  // tries its DMA backends on it
+  char program[64];      // short name for `verbena show`, NUL-terminated
 };
 
 inline constexpr uint32_t kNicNameBytes = 64;
@@ -56,10 +56,10 @@ inline constexpr uint32_t kDmaAssisted = 1u << 2;
 struct Welcome {
   uint64_t magic;
   uint32_t abi_version;
-  int32_t error;           // 0, or errno: no fds then
-  uint32_t session;        // id shown by `verbena show`
-  uint32_t dma_backends;   // bits that work for this client
-  int32_t dma_errno;       // why kDmaProcess does not, or 0
+  int32_t error;          // 0, or errno: no fds then
+  uint32_t session;       // id shown by `verbena show`
+  uint32_t dma_backends;  // bits that work for this client
+  int32_t dma_errno;      // why kDmaProcess does not, or 0
   uint32_t reserved;
   uint64_t control_area_bytes;
   NicInfo nic;
@@ -104,7 +104,7 @@ enum class VendorErr : uint32_t {
   kRKeyAccess = 0x114,
   kQpAccess = 0x115,
   kMisalignedAtomic = 0x116,
-  kMemoryFault = 0x121,      // the MR is valid, the page below it is gone
+  kMemoryFault = 0x121,  // the MR is valid, the page below it is gone
   kMessageTooLong = 0x131,
   kReceiveTooShort = 0x132,
   kBadOpcode = 0x133,

@@ -1,10 +1,11 @@
-// The command queue: control verbs as commands in shared memory, with opcodes and completions, as on
-// a NIC (mlx5's command interface, EFA's admin queue). File descriptors travel on the attach socket.
+// The command queue: control verbs as commands in shared memory, with opcodes and completions, as
+// on a NIC (mlx5's command interface, EFA's admin queue). File descriptors travel on the attach
+// socket.
 //
 // A session has kCommandSlots slots. To issue: claim a free slot, write `request`, store
-// slot.submitted = n (release; n grows by one for each use of the slot, from 1), ring doorbell number
-// = slot index (slots own leaf word 0), then wait until completion.done == n (the word is a futex
-// the daemon wakes). Slots complete in any order.
+// slot.submitted = n (release; n grows by one for each use of the slot, from 1), ring doorbell
+// number = slot index (slots own leaf word 0), then wait until completion.done == n (the word is a
+// futex the daemon wakes). Slots complete in any order.
 #pragma once
 
 #include <atomic>
@@ -60,7 +61,7 @@ struct CommandCompletion {
   std::atomic<uint32_t> done;  // [nic] slot.submitted of the finished command; futex word
   int32_t error;               // 0 or a positive errno, as verbs return them
   uint32_t payload_bytes;
-  uint32_t detail;             // VendorErr-like code that says which rule refused; 0 if none
+  uint32_t detail;  // VendorErr-like code that says which rule refused; 0 if none
   alignas(8) uint8_t payload[kCommandPayloadBytes];
 };
 
@@ -82,7 +83,8 @@ struct ControlArea {
 
 using Handle = uint32_t;
 
-// Where a queue lives: `arena` is an id the client maps once (see attach.h), offset and bytes of it.
+// Where a queue lives: `arena` is an id the client maps once (see attach.h), offset and bytes of
+// it.
 struct QueuePlace {
   uint32_t arena;
   uint32_t stride_bytes;
@@ -154,9 +156,9 @@ struct QueryPkeyReply {
 struct RegMrRequest {
   Handle pd;
   uint32_t access;
-  uint64_t addr;    // in the calling process
+  uint64_t addr;  // in the calling process
   uint64_t length;
-  uint64_t iova;    // address by which work requests name the first byte
+  uint64_t iova;  // address by which work requests name the first byte
   uint32_t flags;
   uint32_t reserved;
 };

@@ -76,7 +76,7 @@ struct SendWqe {
       uint64_t swap;
     } atomic;
     struct {
-      uint64_t tag;         // RDM endpoints: tag matching
+      uint64_t tag;          // RDM endpoints: tag matching
       uint64_t source_data;  // RDM endpoints: remote CQ data
     } rdm;
   };
@@ -141,17 +141,17 @@ struct Cqe {
   uint64_t wr_id;
   uint64_t timestamp_ns;  // device clock at completion
   uint32_t byte_len;
-  uint32_t imm_or_rkey;   // big-endian immediate, or the invalidated rkey
+  uint32_t imm_or_rkey;  // big-endian immediate, or the invalidated rkey
   uint32_t qpn;
   uint32_t src_qpn;
-  uint32_t vendor_err;    // core/shm/vendor_err.h explains
-  uint32_t qp_handle;     // which QP object of the session (QPNs of other NICs may repeat)
+  uint32_t vendor_err;  // core/shm/vendor_err.h explains
+  uint32_t qp_handle;   // which QP object of the session (QPNs of other NICs may repeat)
   uint16_t wc_flags;
   uint16_t pkey_index;
-  uint8_t status;         // WcStatus
-  uint8_t opcode;         // WcOpcode
+  uint8_t status;  // WcStatus
+  uint8_t opcode;  // WcOpcode
   uint8_t sl;
-  uint8_t is_send;        // 1: of the send queue, 0: of a receive queue (flushes have no opcode)
+  uint8_t is_send;  // 1: of the send queue, 0: of a receive queue (flushes have no opcode)
   uint32_t reserved0;
   uint32_t reserved1;
   uint32_t reserved2;
@@ -173,17 +173,17 @@ inline constexpr uint32_t kCqHeadBytes = 128;
 static_assert(sizeof(CqHead) == kCqHeadBytes);
 
 // `arm`: bits 31..2 a sequence number raised by each ibv_req_notify_cq; bit 1: armed for any
-// completion, bit 0: armed for solicited (or failed) ones. The NIC remembers the last sequence number it fired
-// for; equal numbers mean "not armed".
+// completion, bit 0: armed for solicited (or failed) ones. The NIC remembers the last sequence
+// number it fired for; equal numbers mean "not armed".
 inline constexpr uint32_t kArmSolicited = 1u << 0;
 inline constexpr uint32_t kArmAny = 1u << 1;
 inline constexpr uint32_t kArmSequenceShift = 2;
 
 // ---------------------------------------------------------------------------------------------
 // Doorbells: one two-level bitmap per client. After publishing an index the client sets (atomic OR,
-// seq_cst) the queue's bit in `leaf`, then the leaf's bit in `summary`, and then looks at the status
-// page: if the NIC sleeps, it writes its eventfd. The NIC exchanges summary words, then leaf words,
-// before it reads any queue.
+// seq_cst) the queue's bit in `leaf`, then the leaf's bit in `summary`, and then looks at the
+// status page: if the NIC sleeps, it writes its eventfd. The NIC exchanges summary words, then leaf
+// words, before it reads any queue.
 
 inline constexpr uint32_t kDoorbellLeaves = 1024;  // 65 536 doorbells a client
 inline constexpr uint32_t kDoorbellSummaries = kDoorbellLeaves / 64;

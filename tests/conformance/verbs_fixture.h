@@ -92,7 +92,8 @@ class Side {
   ibv_qp_state State() const;
   ibv_gid gid() const { return gid_; }
 
-  // --- posting: 0 or what the verb returned -------------------------------------------------------
+  // --- posting: 0 or what the verb returned
+  // -------------------------------------------------------
   int PostRecv(uint64_t wr_id, size_t offset, uint32_t length);
   int PostRecv(uint64_t wr_id, const std::vector<ibv_sge>& sges);
   int Post(ibv_send_wr wr, const std::vector<ibv_sge>& sges);

@@ -38,14 +38,22 @@ int Complain(const char* text) {
 // A value that is wrong in one of the interesting ways.
 uint64_t Wrong() {
   switch (dice() % 8) {
-    case 0: return 0;
-    case 1: return ~uint64_t{0};
-    case 2: return 0x7fff'ffff;
-    case 3: return 0x8000'0000;
-    case 4: return dice() % 16;
-    case 5: return dice() % 65'536;
-    case 6: return uint64_t{1} << (dice() % 64);
-    default: return dice();
+    case 0:
+      return 0;
+    case 1:
+      return ~uint64_t{0};
+    case 2:
+      return 0x7fff'ffff;
+    case 3:
+      return 0x8000'0000;
+    case 4:
+      return dice() % 16;
+    case 5:
+      return dice() % 65'536;
+    case 6:
+      return uint64_t{1} << (dice() % 64);
+    default:
+      return dice();
   }
 }
 
@@ -57,7 +65,8 @@ void Scribble(void* data, size_t bytes) {
   }
 }
 
-// --- the attach socket -----------------------------------------------------------------------------
+// --- the attach socket
+// -----------------------------------------------------------------------------
 
 int GarbageHello() {
   while (TimeLeft()) {
@@ -132,10 +141,18 @@ int SendsFds() {
 
 int AdminGarbage() {
   std::string deep(60'000, '[');
-  std::string texts[] = {"", "{", "null", "[]", "{\"op\":7}", "{\"op\":\"show\"}",
-                         "{\"op\":\"show\",\"kind\":\"nothing\"}", "{\"op\":\"add-nics\"}",
+  std::string texts[] = {"",
+                         "{",
+                         "null",
+                         "[]",
+                         "{\"op\":7}",
+                         "{\"op\":\"show\"}",
+                         "{\"op\":\"show\",\"kind\":\"nothing\"}",
+                         "{\"op\":\"add-nics\"}",
                          "{\"op\":\"add-nics\",\"total\":-1}",
-                         "{\"op\":\"add-nics\",\"total\":1e99}", "\xff\xfe\x00", deep,
+                         "{\"op\":\"add-nics\",\"total\":1e99}",
+                         "\xff\xfe\x00",
+                         deep,
                          "{\"op\":\"" + std::string(50'000, 'a') + "\"}"};
   while (TimeLeft()) {
     int fd = HandClient::Connect();
@@ -153,7 +170,8 @@ int AdminGarbage() {
   return 0;
 }
 
-// --- the command queue -----------------------------------------------------------------------------
+// --- the command queue
+// -----------------------------------------------------------------------------
 
 int CommandGarbage() {
   while (TimeLeft()) {
@@ -185,23 +203,23 @@ int CommandFlood() {
 }
 
 int StaleAndForeignHandles() {
-  constexpr CommandOp kOps[] = {CommandOp::kDeallocPd,    CommandOp::kDeregMr,
-                                CommandOp::kDestroyCq,    CommandOp::kDestroyQp,
-                                CommandOp::kDestroySrq,   CommandOp::kDestroyAh,
-                                CommandOp::kDestroyChannel, CommandOp::kQueryQp,
-                                CommandOp::kQuerySrq};
+  constexpr CommandOp kOps[] = {
+      CommandOp::kDeallocPd,      CommandOp::kDeregMr,    CommandOp::kDestroyCq,
+      CommandOp::kDestroyQp,      CommandOp::kDestroySrq, CommandOp::kDestroyAh,
+      CommandOp::kDestroyChannel, CommandOp::kQueryQp,    CommandOp::kQuerySrq};
   HandClient client;
   if (!client.Attach()) return Complain("cannot attach");
   while (TimeLeft()) {
     shm::HandleRequest request = {static_cast<uint32_t>(Wrong()), 0};
-    int error = client.Issue(0, kOps[dice() % std::size(kOps)], &request, sizeof(request), nullptr,
-                             0);
+    int error =
+        client.Issue(0, kOps[dice() % std::size(kOps)], &request, sizeof(request), nullptr, 0);
     if (error == 0) return Complain("a command on a handle this session never got succeeded");
   }
   return 0;
 }
 
-// --- queues ----------------------------------------------------------------------------------------
+// --- queues
+// ----------------------------------------------------------------------------------------
 
 // A PD, a CQ and a QP of its own, made properly, to be abused.
 struct Objects {
@@ -340,7 +358,8 @@ int DoorbellFlood() {
   return 0;
 }
 
-// --- fds and sizes ---------------------------------------------------------------------------------
+// --- fds and sizes
+// ---------------------------------------------------------------------------------
 
 int TruncateFds() {
   HandClient client;
