@@ -73,8 +73,7 @@ TEST_F(Verb_ibv_req_notify_cq, AFailureCountsAsSolicited) {
 // The receiver sleeps between completions. A lost wake-up leaves it asleep for good.
 TEST_F(Verb_ibv_req_notify_cq, NoWakeUpIsLostUnderStress) {
   constexpr int kMessages = 20'000;
-  MakePair(SideOptions{.cqe = 4096, .max_send_wr = 512, .max_recv_wr = 2048,
-                       .with_channel = true});
+  MakePair(SideOptions{.cqe = 4096, .max_send_wr = 512, .max_recv_wr = 2048, .with_channel = true});
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(b->PostRecv(i, 0, 8), 0);
   std::atomic<bool> failed = false;
   std::thread sender([&] {

@@ -125,8 +125,8 @@ TEST_F(Verb_ibv_reg_mr_iova, RemoteAddressesCountFromTheChosenOne) {
 
 TEST_F(Verb_ibv_reg_mr_iova2, TakesOptionalAccessBits) {
   MakePair();
-  ibv_mr* mr = ibv_reg_mr_iova2(b->pd, b->buffer.data(), 4096, 0,
-                                kAllAccess | IBV_ACCESS_RELAXED_ORDERING);
+  ibv_mr* mr =
+      ibv_reg_mr_iova2(b->pd, b->buffer.data(), 4096, 0, kAllAccess | IBV_ACCESS_RELAXED_ORDERING);
   WritesThroughIova(*a, *b, mr, 0);
 }
 

@@ -167,7 +167,8 @@ TEST_F(Verb_ibv_post_send, InlineDataMayBeReusedAtOnceAndNeedsNoKey) {
     wr.opcode = IBV_WR_SEND;
     wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
     ASSERT_EQ(a->Post(wr, {{reinterpret_cast<uint64_t>(bytes), 20, 0},
-                           {reinterpret_cast<uint64_t>(bytes), 44, 0}}), 0);
+                           {reinterpret_cast<uint64_t>(bytes), 44, 0}}),
+              0);
     memset(bytes, 0xff, sizeof(bytes));
   }
   for (int i = 0; i < 32; ++i) {
@@ -269,7 +270,8 @@ TEST_F(Verb_ibv_post_send, FenceWaitsForEarlierReads) {
     // READ fetches b's block to a; the fenced WRITE sends what the READ brought.
     ASSERT_EQ(a->Rdma(IBV_WR_RDMA_READ, 1, 0, kRead, *b, 0), 0);
     ASSERT_EQ(a->Rdma(IBV_WR_RDMA_WRITE, 2, kRead - 8, 8, *b, 2 << 20,
-                      IBV_SEND_SIGNALED | IBV_SEND_FENCE), 0);
+                      IBV_SEND_SIGNALED | IBV_SEND_FENCE),
+              0);
     EXPECT_EQ(a->WaitSend().wr_id, 1u);
     EXPECT_EQ(a->WaitSend().wr_id, 2u);
     ASSERT_EQ(b->buffer[2 << 20], round + 1) << "the write overtook the read it was fenced behind";

@@ -69,8 +69,7 @@ Side::Side(const SideOptions& side_options)
   }
   CreateQp();
   bool complete = pd && mr && send_cq && recv_cq && qp && (channel || !options.with_channel) &&
-                  (srq || !options.with_srq) &&
-                  ibv_query_gid(context, 1, kGidIndex, &gid_) == 0;
+                  (srq || !options.with_srq) && ibv_query_gid(context, 1, kGidIndex, &gid_) == 0;
   if (!complete) throw std::runtime_error(std::string("creating objects: ") + strerror(errno));
 }
 

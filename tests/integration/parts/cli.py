@@ -7,7 +7,8 @@ import shutil
 import signal
 import socket
 
-from harness import STAGE, Spec, check, children, clean_environment, free_port, is_listening, wait_for
+from harness import (STAGE, Spec, check, children, clean_environment, free_port, is_listening,
+                     wait_for)
 
 VERBENA = STAGE / "bin" / "verbena"
 

@@ -1,4 +1,4 @@
-"""The verbs API used directly: semantics, errors, exact completions. Feeds docs/verbs-support.md."""
+"""The verbs API used directly. Feeds docs/verbs-support.md."""
 
 from harness import REPORTS, Spec
 from parts.gtests import run_gtest

@@ -1,13 +1,12 @@
 #include "tests/integration/programs/hand_client.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include <sched.h>
 
 #include <algorithm>
 #include <chrono>

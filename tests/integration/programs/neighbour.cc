@@ -44,8 +44,7 @@ int Main(int argc, char** argv) {
     ibv_wc wc = {};
     while (ibv_poll_cq(a.send_cq, 1, &wc) == 0) {
     }
-    microseconds.push_back(
-        std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
+    microseconds.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
     if (wc.status != IBV_WC_SUCCESS || wc.wr_id != i || b.buffer.words()[128] != i) {
       std::fprintf(stderr, "operation %lu: %s\n", static_cast<unsigned long>(i),
                    ibv_wc_status_str(wc.status));

@@ -27,10 +27,10 @@ double Median(std::vector<double> times, size_t from) {
 }
 
 void Print(const char* what, const std::vector<double>& times, double destroy_us) {
-  std::printf("\"%s\": {\"count\": %zu, \"first_us\": %.2f, \"last_us\": %.2f, "
-              "\"destroy_us\": %.2f}",
-              what, times.size(), Median(times, 0), Median(times, times.size() - kSample),
-              destroy_us);
+  std::printf(
+      "\"%s\": {\"count\": %zu, \"first_us\": %.2f, \"last_us\": %.2f, "
+      "\"destroy_us\": %.2f}",
+      what, times.size(), Median(times, 0), Median(times, times.size() - kSample), destroy_us);
 }
 
 bool ManyQps(Side& side, Side& peer, size_t count) {
