@@ -153,7 +153,8 @@ class Instance:
         try:
             self.daemon = case.spawn(
                 [*wrapper, STAGE / "bin" / "verbenad", f"--directory={self.directory}",
-                 f"--nics={nics}", f"--idle-exit-s={idle_exit_s}", f"--ready-fd={ready_writer}", *flags],
+                 f"--nics={nics}", f"--idle-exit-s={idle_exit_s}",
+                 f"--ready-fd={ready_writer}", *flags],
                 name=f"verbenad{len(case.instances)}", env=clean_environment(),
                 pass_fds=[ready_writer])
         finally:
