@@ -11,6 +11,8 @@ extern "C" {
 int ibv_dontfork_range(void* base, size_t size);
 int ibv_dofork_range(void* base, size_t size);
 const char* ibv_get_sysfs_path(void);
+int ibv_resolve_eth_l2_from_gid(ibv_context* context, ibv_ah_attr* attr, uint8_t mac[6],
+                                uint16_t* vid);
 int ibv_read_sysfs_file(const char* dir, const char* file, char* buf, size_t size);
 }
 
@@ -38,6 +40,11 @@ using Verb_ibv_read_sysfs_file = VerbsTest;
 using Verb_ibv_wc_read = VerbsTest;
 using Verb_ibv_wc_read_vendor_err = VerbsTest;
 using Verb_ibv_create_srq_ex = VerbsTest;
+using Verb_ibv_resolve_eth_l2_from_gid = VerbsTest;
+using Verb_ibv_flow_label_to_udp_sport = VerbsTest;
+using Verb_ibv_query_rt_values_ex = VerbsTest;
+using Verb_ibv_wc_read_completion_ts = VerbsTest;
+using NotYet = VerbsTest;
 
 TEST_F(Verb_ibv_node_type_str, NamesAChannelAdapter) {
   EXPECT_STREQ(ibv_node_type_str(IBV_NODE_CA), "InfiniBand channel adapter");
@@ -246,6 +253,103 @@ TEST_F(Verb_ibv_create_srq_ex, MakesABasicSrq) {
   ibv_srq* srq = ibv_create_srq_ex(a->context, &init);
   ASSERT_NE(srq, nullptr);
   EXPECT_EQ(ibv_destroy_srq(srq), 0);
+}
+
+TEST_F(Verb_ibv_resolve_eth_l2_from_gid, FindsTheAddressBehindAGidOfThisInstance) {
+  a = std::make_unique<Side>(SideOptions{});
+  b = std::make_unique<Side>(SideOptions{.nic = 1});
+  uint8_t by_ipv4[6] = {}, by_link_local[6] = {};
+  uint16_t vid = 0;
+  ibv_ah_attr attr = AddressOf(b->gid());
+  EXPECT_EQ(ibv_resolve_eth_l2_from_gid(a->context, &attr, by_ipv4, &vid), 0);
+  EXPECT_EQ(vid, 0xffff);
+  ibv_gid link_local = {};
+  ASSERT_EQ(ibv_query_gid(b->context, 1, 0, &link_local), 0);
+  attr = AddressOf(link_local);
+  EXPECT_EQ(ibv_resolve_eth_l2_from_gid(a->context, &attr, by_link_local, &vid), 0);
+  EXPECT_EQ(memcmp(by_ipv4, by_link_local, 6), 0);
+  ibv_gid nobody = b->gid();
+  nobody.raw[15] = 250;
+  attr = AddressOf(nobody);
+  EXPECT_NE(ibv_resolve_eth_l2_from_gid(a->context, &attr, by_ipv4, &vid), 0);
+}
+
+TEST_F(Verb_ibv_flow_label_to_udp_sport, StaysInTheDynamicPorts) {
+  for (uint32_t label : {0u, 1u, 0xfffffu, 0x12345u}) {
+    EXPECT_GE(ibv_flow_label_to_udp_sport(label), 0xc000);
+  }
+}
+
+TEST_F(Verb_ibv_query_rt_values_ex, ReadsTheClockOfCompletions) {
+  a = std::make_unique<Side>(SideOptions{});
+  ibv_values_ex before = {}, after = {};
+  before.comp_mask = after.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+  ASSERT_EQ(ibv_query_rt_values_ex(a->context, &before), 0);
+  ASSERT_EQ(ibv_query_rt_values_ex(a->context, &after), 0);
+  EXPECT_GE(after.raw_clock.tv_nsec, before.raw_clock.tv_nsec);
+}
+
+TEST_F(Verb_ibv_wc_read_completion_ts, GrowsFromOneCompletionToTheNext) {
+  MakePair();
+  ibv_cq_init_attr_ex attr = {};
+  attr.cqe = 64;
+  attr.wc_flags = uint64_t{IBV_WC_STANDARD_FLAGS} | uint64_t{IBV_WC_EX_WITH_COMPLETION_TIMESTAMP};
+  ibv_cq_ex* cq = ibv_create_cq_ex(b->context, &attr);
+  ASSERT_NE(cq, nullptr);
+  ASSERT_EQ(ibv_destroy_qp(b->qp), 0);
+  ibv_qp_init_attr init = {};
+  init.send_cq = init.recv_cq = ibv_cq_ex_to_cq(cq);
+  init.qp_type = IBV_QPT_RC;
+  init.cap = {8, 8, 1, 1, 0};
+  b->qp = ibv_create_qp(b->pd, &init);
+  ASSERT_NE(b->qp, nullptr);
+  ASSERT_EQ(a->ToState(IBV_QPS_RESET), 0);
+  Connect(*a, *b, {});
+  uint64_t last = 0;
+  ibv_poll_cq_attr poll_attr = {};
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(b->Rdma(IBV_WR_RDMA_WRITE, 1, 0, 8, *a, 0), 0);
+    ASSERT_TRUE(Eventually([&] { return ibv_start_poll(cq, &poll_attr) == 0; }));
+    uint64_t now = ibv_wc_read_completion_ts(cq);
+    ibv_end_poll(cq);
+    EXPECT_GT(now, last);
+    last = now;
+  }
+  ASSERT_EQ(ibv_destroy_qp(b->qp), 0);
+  b->qp = nullptr;
+  EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+}
+
+// What is not there says so as the man pages promise, and does not crash.
+TEST_F(NotYet, ReturnsTheDocumentedError) {
+  a = std::make_unique<Side>(SideOptions{});
+  auto expect_null = [](const char* verb, const void* result) {
+    EXPECT_EQ(result, nullptr) << verb;
+    EXPECT_TRUE(errno == EOPNOTSUPP || errno == ENOSYS) << verb << ": " << strerror(errno);
+    errno = 0;
+  };
+  auto expect_error = [](const char* verb, int error) {
+    EXPECT_TRUE(error == EOPNOTSUPP || error == ENOSYS) << verb << ": " << error;
+  };
+  ibv_td_init_attr td = {};
+  expect_null("ibv_alloc_td", ibv_alloc_td(a->context, &td));
+  ibv_alloc_dm_attr dm = {};
+  dm.length = 64;
+  expect_null("ibv_alloc_dm", ibv_alloc_dm(a->context, &dm));
+  expect_null("ibv_alloc_null_mr", ibv_alloc_null_mr(a->pd));
+  ibv_xrcd_init_attr xrcd = {};
+  xrcd.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  xrcd.fd = -1;
+  expect_null("ibv_open_xrcd", ibv_open_xrcd(a->context, &xrcd));
+  ibv_counters_init_attr counters = {};
+  expect_null("ibv_create_counters", ibv_create_counters(a->context, &counters));
+  ibv_flow_attr flow = {};
+  flow.size = sizeof(flow);
+  expect_null("ibv_create_flow", ibv_create_flow(a->qp, &flow));
+  ibv_sge sge = a->Sge(0, 8);
+  expect_error("ibv_advise_mr", ibv_advise_mr(a->pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1));
+  ibv_ece ece = {};
+  expect_error("ibv_set_ece", ibv_set_ece(a->qp, &ece));
 }
 
 }  // namespace
