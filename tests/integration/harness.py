@@ -25,6 +25,8 @@ PROGRAMS = pathlib.Path(os.environ.get("VERBENA_TEST_PROGRAMS", ROOT / "out" / "
 REPORTS = pathlib.Path(os.environ.get("VERBENA_TEST_REPORTS", ROOT / "out" / "test-reports"))
 PYTHON = "/usr/bin/python3"  # Debian's own: the one pyverbs is built for
 
+DAEMON_END_LIMIT_S = 5
+
 ABI_MAGIC = 0x0061_6E65_6272_6576
 ABI_VERSION = 1
 HELLO_ADMIN = 3
@@ -252,14 +254,24 @@ class Case:
         return path
 
     def end_everything(self):
+        """Ends what the case started. Text about daemons that did not end as they should, or ''."""
+        wrong = []
         for instance in self.instances:
             if instance.daemon.is_running():
                 instance.daemon.popen.send_signal(signal.SIGTERM)
         for instance in self.instances:
+            daemon = instance.daemon
             try:
-                instance.daemon.popen.wait(2)
+                code = daemon.popen.wait(DAEMON_END_LIMIT_S)
+                if code not in (0, -signal.SIGKILL):  # killed: by the case, on purpose
+                    wrong.append(f"{daemon.name} ended with {code}\n{daemon.tail(40)}")
             except subprocess.TimeoutExpired:
-                pass
+                wrong.append(f"{daemon.name} did not end on SIGTERM")
+        self.kill_children()
+        return "\n".join(wrong)
+
+    @staticmethod
+    def kill_children():
         # What is left, orphans included, has become ours. Killed children may leave more orphans.
         for _ in range(50):
             left = children()
@@ -310,11 +322,7 @@ def run_case(spec, directory):
         text = traceback.format_exc()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for instance in case.instances:
-            if not text and instance.daemon.popen.poll() not in (None, 0, -signal.SIGKILL):
-                text = f"the daemon ended with {instance.daemon.popen.poll()}\n" \
-                       f"{instance.daemon.tail()}"
-        case.end_everything()
+        text = "\n".join(filter(None, [text, case.end_everything()]))
     return (not text, text, case.notes)
 
 
