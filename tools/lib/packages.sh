@@ -17,10 +17,10 @@ packages_of() {
     test)
       echo libbenchmark-dev libgmock-dev libgtest-dev libseccomp-dev
       echo ibverbs-providers ibverbs-utils perftest qperf rdmacm-utils python3 python3-pyverbs
-      echo binutils iproute2 procps strace util-linux
+      echo binutils clang iproute2 procps strace util-linux
       ;;
     # What `tools/dev` needs on top.
-    dev) echo clang clang-format clang-tidy shellcheck ;;
+    dev) echo clang-format clang-tidy shellcheck ;;
     *) return 1 ;;
   esac
 }
