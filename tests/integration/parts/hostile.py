@@ -7,11 +7,18 @@ import subprocess
 from harness import PROGRAMS, Spec, check, wait_for
 
 SECONDS = 2
-# Beside a hostile client the p99 may be this much worse than beside a process that only spins on
-# the same two cores: such tails are scheduling, and differ from run to run.
+# Beside a hostile client the latency may be this much worse than beside a process that only spins
+# on the same two cores: tails are scheduling, and differ from run to run.
+P50_RATIO = 4.0
+P50_FLOOR_US = 50.0
 P99_RATIO = 3.0
-P99_FLOOR_US = 100.0
 ATTEMPTS = 3
+# Below this a p99 is taken as good. On a quiet machine (--thorough) that is what the machine itself
+# costs; on a busy one a scheduler's turns, which are milliseconds long.
+QUIET_P99_US = 100.0
+BUSY_P99_US = 20_000.0
+# An operation that waits for stalled memory takes a tick of the watchdog at least.
+STALLED_P50_US = 500.0
 
 
 def beside(case, instance, mode, seconds, attempt):
@@ -32,20 +39,22 @@ def beside(case, instance, mode, seconds, attempt):
     return json.loads(honest.out.split("ready", 1)[1])
 
 
-def one(mode):
+def one(mode, good_p99_us):
     def case_function(case):
         instance = case.instance()
         for attempt in range(ATTEMPTS):
             before = beside(case, instance, "just-spin", 1, attempt)
             figures = beside(case, instance, mode, SECONDS, attempt)
-            limit = max(P99_RATIO * before["p99_us"], P99_FLOOR_US)
+            p50_limit = max(P50_RATIO * before["p50_us"], P50_FLOOR_US)
+            p99_limit = max(P99_RATIO * before["p99_us"], good_p99_us)
+            is_good = figures["p50_us"] <= p50_limit and figures["p99_us"] <= p99_limit
             case.note(f"neighbour: p50 {figures['p50_us']} µs, p99 {figures['p99_us']} µs "
                       f"(beside a spinner {before['p50_us']}, {before['p99_us']})")
-            if figures["p99_us"] <= limit:
+            if is_good:
                 break
-        check(figures["p99_us"] <= limit,
-              f"the neighbour's p99 rose {ATTEMPTS} times out of {ATTEMPTS}, at last to "
-              f"{figures['p99_us']} µs; beside a process that spins it is {before['p99_us']} µs")
+        check(is_good, f"the neighbour's latency rose {ATTEMPTS} times out of {ATTEMPTS}, at last "
+              f"to p50 {figures['p50_us']} µs, p99 {figures['p99_us']} µs; beside a process that "
+              f"spins it is {before['p50_us']} µs, {before['p99_us']} µs")
         # What the attacker held is gone with it.
         wait_for(lambda: instance.status()["sessions"] == 0, 10, "no session is left")
         case.run([case.program("neighbour"), "0.2"], 10, env=instance.env(), name="afterwards")
@@ -66,7 +75,8 @@ def stalled(case):
     client.wait_for_output("ready", 1)
     figures = beside(case, instance, "just-spin", 1, "stalled")
     case.note(f"neighbour: p50 {figures['p50_us']} µs, p99 {figures['p99_us']} µs")
-    check(figures["p50_us"] < 100, f"the neighbour's operations take {figures['p50_us']} µs")
+    check(figures["p50_us"] < STALLED_P50_US,
+          f"the neighbour's operations take {figures['p50_us']} µs")
     check(instance.status()["sessions"] == 2, "the stalled client lost its sessions")
     client.kill()
     os.close(writer)
@@ -84,5 +94,6 @@ def modes():
 
 
 def cases(thorough):
-    return [Spec(f"hostile client: {mode}", one(mode), 60) for mode in modes()] + [
+    good_p99_us = QUIET_P99_US if thorough else BUSY_P99_US
+    return [Spec(f"hostile client: {mode}", one(mode, good_p99_us), 60) for mode in modes()] + [
         Spec("a client whose memory never answers", stalled, 60)]
