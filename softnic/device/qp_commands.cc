@@ -220,8 +220,9 @@ int DeviceCore::DestroyQp(Command& command) {
 
 void DeviceCore::RemoveQp(DeviceQp& qp) {
   Session& session = *qp.session;
-  VERBENA_CHECK(!qp.is_in_drain);
   DropWaiting(qp);
+  // What was dropped, here or with a QP that went before it, may have been this one's own.
+  if (qp.is_in_drain) std::erase(drain_, &qp);
   timers_.Remove(qp.timer);
   qp.ready_hook.Unlink();
   if (session.ready.IsEmpty()) session.ready_hook.Unlink();

@@ -260,6 +260,58 @@ TEST_F(UdTest, WaitingDatagramDoesNotOutliveItsMemory) {
   EXPECT_EQ(b.PollAll(cq_sink).size(), placing);
 }
 
+// Datagrams wait at one QP for others of the same session, and for that QP itself, when the session
+// ends or the QP goes: what is dropped is an input to senders that are going too.
+class UdGoingTest : public UdTest {
+ protected:
+  // A QP that receives more datagrams than it places at once, from others of its session and itself.
+  TestQp MakeCrowdedSink() {
+    world.dma.is_held = true;
+    TestCq cq = b.MustCreateCq(1'024);
+    std::vector<TestQp> senders;
+    for (int i = 0; i < 4; ++i) {
+      shm::CreateQpRequest request = b.QpRequest(Service::kUd, cq.handle);
+      request.max_recv_wr = 128;
+      TestQp qp;
+      EXPECT_EQ(b.CreateQp(request, &qp), 0);
+      ToRts(b, qp);
+      senders.push_back(qp);
+    }
+    TestQp& sink = senders[1];  // senders stand before and behind it in the session's list
+    for (uint64_t i = 0; i < 128; ++i) {
+      b.PostRecv(sink, i, {SgeOf(memory_b, 1'000, mr_b.lkey)});
+    }
+    shm::Handle ah = b.CreateAh(TestWorld::GidOf(1));
+    for (TestQp& qp : senders) {
+      for (int k = 0; k < 16; ++k) {
+        b.Post(qp, To(ah, sink.qpn), {SgeOf(memory_b, 8, mr_b.lkey)});
+      }
+    }
+    while (world.device->Run(world.now, 64)) {
+    }
+    EXPECT_LT(world.dma.streams.size(), 64u);  // the rest waits
+    return sink;
+  }
+};
+
+TEST_F(UdGoingTest, SessionEndsWhileItsDatagramsWait) {
+  MakeCrowdedSink();
+  world.Close(b);
+  world.dma.is_held = false;
+  world.Settle();
+  EXPECT_EQ(world.device->Stats().sessions, 1u);
+}
+
+TEST_F(UdGoingTest, QpGoesWhileDatagramsWaitForIt) {
+  TestQp sink = MakeCrowdedSink();
+  shm::HandleRequest request{sink.handle, 0};
+  uint32_t slot = b.Begin(shm::CommandOp::kDestroyQp, &request, sizeof(request));
+  world.dma.is_held = false;
+  world.Settle();
+  EXPECT_TRUE(b.IsDone(slot));
+  EXPECT_EQ(world.device->Stats().qps, 5u);
+}
+
 TEST(UcTest, WriteAndSendOverUc) {
   TestWorld world;
   TestClient& a = world.AddClient(0);
