@@ -159,7 +159,8 @@ ShowRow MakeRow(const DeviceQp& qp) {
        {"rcvd_rnr_err", Number(counters.rcvd_rnr_err)},
        {"send_rnr_err", Number(counters.send_rnr_err)},
        {"retry_exceeded_err", Number(counters.retry_exceeded_err)},
-       {"retry_rnr_exceeded_err", Number(counters.retry_rnr_exceeded_err)}});
+       {"retry_rnr_exceeded_err", Number(counters.retry_rnr_exceeded_err)},
+       {"out_of_buffer", Number(counters.out_of_buffer)}});
   return row;
 }
 

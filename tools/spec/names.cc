@@ -48,6 +48,7 @@ constexpr CounterRow kCounters[] = {
     {&QpCounters::send_rnr_err, "send_rnr_err"},
     {&QpCounters::retry_exceeded_err, "retry_exceeded_err"},
     {&QpCounters::retry_rnr_exceeded_err, "retry_rnr_exceeded_err"},
+    {&QpCounters::out_of_buffer, "out_of_buffer"},
     {&QpCounters::qkey_violation, "qkey_violation"},
 };
 

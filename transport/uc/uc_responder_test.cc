@@ -216,6 +216,7 @@ TEST_F(UcResponderScript, NoReceiveWqeDropsTheMessage) {
   PostRecv(1, {NewBuffer(2 * kMtu)});
   Deliver(Request(Opcode::kSendLast, 1, 8));
   ExpectNoCompletion();
+  EXPECT_EQ(qp_->counters().out_of_buffer, 1u);
   Deliver(Request(Opcode::kSendOnly, 2, 8));
   ExpectCompletion(1, WcStatus::kSuccess);
 }

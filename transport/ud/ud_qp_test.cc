@@ -223,6 +223,7 @@ TEST_F(UdScript, PsnsDontMatter) {
 
 TEST_F(UdScript, NoReceiveWqeDropsTheDatagram) {
   Deliver(Datagram("x"));
+  EXPECT_EQ(qp_->counters().out_of_buffer, 1u);
   PostRecv(1, {NewBuffer(100)});
   ExpectNoCompletion();
   Deliver(Datagram("y"));
