@@ -264,7 +264,7 @@ TEST_F(UdTest, WaitingDatagramDoesNotOutliveItsMemory) {
 // ends or the QP goes: what is dropped is an input to senders that are going too.
 class UdGoingTest : public UdTest {
  protected:
-  // A QP that receives more datagrams than it places at once, from others of its session and itself.
+  // A QP that gets more datagrams than it places at once, from others of its session and itself.
   TestQp MakeCrowdedSink() {
     world.dma.is_held = true;
     TestCq cq = b.MustCreateCq(1'024);
