@@ -162,12 +162,15 @@ template <typename Result>
 void AdminConnection::AskLeader(std::function<Result()> work,
                                 std::function<std::string(Result)> render) {
   auto self = shared_from_this();
-  server_->shard()->Post([self, work = std::move(work), render = std::move(render)]() mutable {
-    auto result = std::make_shared<Result>(work());
-    asio::post(self->server_->io(), [self, result, render = std::move(render)] {
-      self->Reply(render(std::move(*result)));
-    });
-  });
+  server_->shard()->Post(
+      [self = std::move(self), work = std::move(work), render = std::move(render)]() mutable {
+        auto result = std::make_shared<Result>(work());
+        ControlServer* server = self->server_;
+        // The leader gives its reference away: sockets and timers end on the control thread.
+        asio::post(server->io(), [self = std::move(self), result, render = std::move(render)] {
+          self->Reply(render(std::move(*result)));
+        });
+      });
 }
 
 void AdminConnection::Status() {

@@ -49,43 +49,51 @@ int AttachedClient::Start(UniqueFd socket, const shm::Hello& hello) {
 }
 
 void AttachedClient::OpenOnLeader(const shm::Hello& hello) {
-  server_->shard()->Post([self = shared_from_this(), hello] {
+  server_->shard()->Post([self = shared_from_this(), hello]() mutable {
     ControlServer* server = self->server_;
     std::vector<shm::NicInfo> nics = server->device()->ListNics();
-    if (hello.nic < nics.size()) {
-      self->id_ = server->device()->OpenSession(hello.nic, self->program_, self->pid_,
-                                                self->session_.get());
-    }
     shm::Welcome welcome = {};
     welcome.magic = shm::kAbiMagic;
     welcome.abi_version = shm::kAbiVersion;
-    if (self->id_ == 0) {
-      welcome.error = ENODEV;
-      asio::post(server->io(), [self, welcome] { self->OnAttached(welcome); });
-      return;
+    if (hello.nic < nics.size()) {
+      welcome.session = server->device()->OpenSession(hello.nic, self->program_, self->pid_,
+                                                      self->session_.get());
     }
-    welcome.session = self->id_;
+    if (welcome.session == 0) {
+      welcome.error = ENODEV;
+      return HandBack(std::move(self), welcome);
+    }
     welcome.nic = nics[hello.nic];
-    self->session_->port().id = self->id_;
-    server->dma()->AttachSession(self->id_, self->pid_);
+    self->session_->port().id = welcome.session;
+    server->dma()->AttachSession(welcome.session, self->pid_);
     // On the copy path, because touching the client's memory may hang.
-    server->shard()->Probe(
-        self->id_, hello.probe_addr, sizeof(uint64_t),
-        [self, welcome, expected = hello.probe_value](int error, uint64_t word) mutable {
-          ControlServer* server = self->server_;
-          // Another word means another process: the pid is of a different namespace.
-          if (error == 0 && word != expected) error = ESRCH;
-          server->dma()->SetReachable(self->id_, error == 0);
-          welcome.dma_errno = error;
-          welcome.dma_backends = error == 0 ? shm::kDmaProcess : 0;
-          if (!server->shard()->AddPort(&self->session_->port())) welcome.error = errno;
-          asio::post(server->io(), [self, welcome] { self->OnAttached(welcome); });
-        });
+    server->shard()->Probe(welcome.session, hello.probe_addr, sizeof(uint64_t),
+                           [self = std::move(self), welcome, expected = hello.probe_value](
+                               int error, uint64_t word) mutable {
+                             ControlServer* server = self->server_;
+                             // Another word means another process: the pid is of a different
+                             // namespace.
+                             if (error == 0 && word != expected) error = ESRCH;
+                             server->dma()->SetReachable(welcome.session, error == 0);
+                             welcome.dma_errno = error;
+                             welcome.dma_backends = error == 0 ? shm::kDmaProcess : 0;
+                             if (!server->shard()->AddPort(&self->session_->port()))
+                               welcome.error = errno;
+                             HandBack(std::move(self), welcome);
+                           });
   });
+}
+
+// From the leader to control. The leader gives its reference away: what it held last it would have
+// to destroy, and sockets and timers are the control thread's.
+void AttachedClient::HandBack(std::shared_ptr<AttachedClient> self, const shm::Welcome& welcome) {
+  ControlServer* server = self->server_;
+  asio::post(server->io(), [self = std::move(self), welcome] { self->OnAttached(welcome); });
 }
 
 void AttachedClient::OnAttached(const shm::Welcome& welcome) {
   is_attached_ = true;
+  id_ = welcome.session;
   if (is_ended_) return CloseOnLeader();  // ended while it was attaching
   if (welcome.error != 0) {
     SendWithFds(session_->socket(), &welcome, sizeof(welcome), nullptr, 0);
@@ -134,16 +142,19 @@ void AttachedClient::End(const std::string& why) {
 void AttachedClient::CloseOnLeader() {
   if (is_closing_) return;
   is_closing_ = true;
-  server_->shard()->Post([self = shared_from_this()] {
+  server_->shard()->Post([self = shared_from_this(), id = id_,
+                          is_process_dead = is_process_dead_]() mutable {
     ControlServer* server = self->server_;
-    auto forget = [self, server] {
-      asio::post(server->io(), [self, server] { server->Forget(self.get()); });
+    ClientPort* port = &self->session_->port();
+    // As in HandBack: the last reference is dropped by control.
+    auto forget = [self = std::move(self), server]() mutable {
+      asio::post(server->io(), [self = std::move(self), server] { server->Forget(self.get()); });
     };
-    if (self->id_ == 0) return forget();
-    if (self->is_process_dead_) server->dma()->MarkProcessDead(self->id_);
-    server->shard()->RemovePort(&self->session_->port());
-    server->device()->CloseSession(server->shard()->now(), self->id_);
-    server->shard()->WhenGone(self->id_, forget);
+    if (id == 0) return forget();
+    if (is_process_dead) server->dma()->MarkProcessDead(id);
+    server->shard()->RemovePort(port);
+    server->device()->CloseSession(server->shard()->now(), id);
+    server->shard()->WhenGone(id, std::move(forget));
   });
 }
 

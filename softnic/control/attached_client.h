@@ -28,8 +28,9 @@ class AttachedClient : public std::enable_shared_from_this<AttachedClient> {
 
  private:
   void OpenOnLeader(const shm::Hello& hello);
-  void OnProbed(int error);                      // leader
-  void OnAttached(const shm::Welcome& welcome);  // control
+  static void HandBack(std::shared_ptr<AttachedClient> self,
+                       const shm::Welcome& welcome);  // leader
+  void OnAttached(const shm::Welcome& welcome);       // control
   void Watch();
   void WatchProcess();
   void CloseOnLeader();
@@ -40,7 +41,7 @@ class AttachedClient : public std::enable_shared_from_this<AttachedClient> {
   boost::asio::posix::stream_descriptor watched_socket_;
   boost::asio::posix::stream_descriptor pidfd_;
   std::unique_ptr<ClientSession> session_;
-  SessionId id_ = 0;          // set by the leader, read by control once attached
+  SessionId id_ = 0;          // 0 until attached
   bool is_attached_ = false;  // the leader has handed back
   bool is_ended_ = false;
   bool is_closing_ = false;
