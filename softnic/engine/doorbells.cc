@@ -43,6 +43,7 @@ bool Shard::AddPort(ClientPort* port) {
 void Shard::RemovePort(ClientPort* port) {
   std::erase(active_, port);
   std::erase(recent_, port);
+  if (rang_last_ == port) rang_last_ = nullptr;
   if (port->index >= ports_.size() || ports_[port->index] != port) return;
   ports_.back()->index = port->index;
   ports_[port->index] = ports_.back();
@@ -58,8 +59,12 @@ void Shard::Park(ClientPort* port) {
 
 void Shard::Unpark(ClientPort* port) {
   if (!port->is_parked || port->is_quarantined) return;
-  port->is_parked = false;
   port->last_ring = now_;
+  Poll(port);
+}
+
+void Shard::Poll(ClientPort* port) {
+  port->is_parked = false;
   port->status->sleeping.store(0, std::memory_order_relaxed);
   active_.push_back(port);
 }
@@ -78,6 +83,7 @@ bool Shard::PollPorts() {
     if (PollPort(port)) {
       any = true;
       port->last_ring = now_;
+      rang_last_ = port;
       if (!port->is_recent) recent_.push_back(port);
       port->is_recent = true;
     } else if (now_ - port->last_ring > kParkAfter && port->deferred_commands == 0) {

@@ -18,8 +18,6 @@ namespace {
 constexpr uint32_t kPdusPerTurn = 64;
 constexpr uint64_t kDmaBytesPerTurn = 256 * 1024;
 constexpr size_t kClosuresPerTurn = 16;
-constexpr Duration kSpinMax = Microseconds(50);  // 3x a remote wake-up (13 to 18 µs)
-constexpr Duration kSpinSameCpuMax = Nanoseconds(500);
 constexpr Duration kParkedPollInterval = Microseconds(20);
 constexpr Duration kFlushBackoffMin = Microseconds(100);
 constexpr Duration kFlushBackoffMax = Milliseconds(10);
@@ -211,15 +209,16 @@ void Shard::Lead(CopyThread& me) {
     bool worked = false;
     if (!Turn(me, &worked)) return;
     if (worked || HasWorkLeft()) {
-      last_work_ = now_;
+      was_idle_ = false;
     } else {
       Count(spins_);
-      Duration idle = now_ - last_work_;
-      bool yields = MustYieldCpu();
-      if (idle >= (yields ? kSpinSameCpuMax : kSpinMax)) {
-        if (yields) Count(short_spins_);
+      if (!was_idle_) idle_since_ = now_;
+      was_idle_ = true;
+      bool shares_cpu = false;
+      if (now_ - idle_since_ >= SpinLimit(&shares_cpu)) {
+        if (shares_cpu) Count(short_spins_);
         Sleep();
-        last_work_ = ReadClock();
+        was_idle_ = false;
         continue;
       }
       __builtin_ia32_pause();

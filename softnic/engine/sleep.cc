@@ -9,13 +9,15 @@
 #include <algorithm>
 
 #include "softnic/engine/shard.h"
+#include "softnic/engine/spin_policy.h"
 
 namespace verbena::softnic {
 
 namespace {
 
-constexpr Duration kRepollBeforeSleep = Microseconds(1);
 constexpr Duration kRecentlyActive = Milliseconds(1);
+// Each costs a store to a cache line of the client's at every sleep and waking.
+constexpr size_t kRecentPolledMax = 8;
 constexpr int kEventsPerWait = 64;
 
 void Count(std::atomic<uint64_t>& counter) {
@@ -24,11 +26,8 @@ void Count(std::atomic<uint64_t>& counter) {
 
 }  // namespace
 
-// Whether a client that was active just now runs on this very CPU. The word is the client's and may
-// lie: then the shard sleeps early or spins for 50 µs, which is all a liar can change.
-bool Shard::MustYieldCpu() {
-  int cpu = sched_getcpu();
-  bool shares = false;
+Duration Shard::SpinLimit(bool* shares_cpu) {
+  SpinPolicy policy(static_cast<uint32_t>(sched_getcpu()));
   for (size_t i = 0; i < recent_.size();) {
     ClientPort* port = recent_[i];
     if (now_ - port->last_ring > kRecentlyActive) {
@@ -37,25 +36,19 @@ bool Shard::MustYieldCpu() {
       recent_.pop_back();
       continue;
     }
-    uint32_t last = port->area->doorbells.last_cpu.load(std::memory_order_relaxed);
-    shares = shares || static_cast<int>(last) == cpu;
+    policy.AddClient(port->area->doorbells.last_cpu.load(std::memory_order_relaxed),
+                     port == rang_last_);
     ++i;
   }
-  return shares;
+  *shares_cpu = policy.SharesCpu();
+  return policy.Limit();
 }
 
-bool Shard::RepollBeforeSleep() {
-  Instant start = ReadClock();
-  do {
-    for (ClientPort* port : active_) {
-      if (HasRung(*port)) return true;
-    }
-    if (!mailbox_.IsEmpty() || attention_.load(std::memory_order_relaxed) || dma_->HasWork()) {
-      return true;
-    }
-    __builtin_ia32_pause();
-  } while (ReadClock() - start < kRepollBeforeSleep);
-  return false;
+bool Shard::HasNews() const {
+  for (const ClientPort* port : active_) {
+    if (HasRung(*port)) return true;
+  }
+  return !mailbox_.IsEmpty() || attention_.load(std::memory_order_relaxed) || dma_->HasWork();
 }
 
 int64_t Shard::SleepTimeoutNs() const {
@@ -68,8 +61,8 @@ int64_t Shard::SleepTimeoutNs() const {
   return std::max<int64_t>((due - now_).ns, 0);
 }
 
-// Everyone is told to ring its eventfd; those who do are polled again, the others stay parked and
-// cost nothing from then on.
+// Everyone is told to ring its eventfd; those who do, and those who were active just before, are
+// polled again, the others stay parked and cost nothing from then on.
 void Shard::Sleep() {
   int64_t timeout_ns = SleepTimeoutNs();
   if (timeout_ns == 0) return;
@@ -78,19 +71,28 @@ void Shard::Sleep() {
   // Full fence between saying "sleeping" and the last look; pairs with each client's between its
   // doorbell and its look at `sleeping`, and with the seq_cst store in Mailbox::Post.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (RepollBeforeSleep()) {
-    scratch_.swap(active_);
-    active_.clear();
-  } else {
+  bool has_news = HasNews();
+  scratch_.swap(active_);
+  active_.clear();
+  if (!has_news) {
     Count(sleeps_);
-    scratch_.swap(active_);
-    active_.clear();
     WaitForEvents(timeout_ns, true);
   }
   is_asleep_.store(false, std::memory_order_relaxed);
   now_ = ReadClock();
+  if (!has_news) last_parked_poll_ = now_;
+  UnparkRecent();
   for (ClientPort* port : scratch_) {
     if (port->is_parked && (HasRung(*port) || port->deferred_commands != 0)) Unpark(port);
+  }
+}
+
+// A client's answer to what comes next is then seen without a system call on either side.
+void Shard::UnparkRecent() {
+  size_t count = std::min(recent_.size(), kRecentPolledMax);
+  for (size_t i = 0; i < count; ++i) {
+    ClientPort* port = recent_[i];
+    if (port->is_parked && !port->is_quarantined) Poll(port);
   }
 }
 
