@@ -54,7 +54,8 @@ void Shard::RemovePort(ClientPort* port) {
 
 void Shard::Park(ClientPort* port) {
   port->is_parked = true;
-  port->status->sleeping.store(1, std::memory_order_seq_cst);
+  // The caller's fence orders it.
+  port->status->sleeping.store(1, std::memory_order_relaxed);
 }
 
 void Shard::Unpark(ClientPort* port) {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,15 +36,19 @@ Shard::Shard(Device* device, ProcessDma* dma, CopyCrew* crew)
 Shard::~Shard() {
   if (epoll_ >= 0) close(epoll_);
   if (wake_event_ >= 0) close(wake_event_);
+  if (timer_ >= 0) close(timer_);
 }
 
 bool Shard::Open() {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   wake_event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (epoll_ < 0 || wake_event_ < 0) return false;
+  timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  if (epoll_ < 0 || wake_event_ < 0 || timer_ < 0) return false;
   // Edge-triggered: each write wakes once and nobody has to read the counter back.
   epoll_event event = {};
   event.events = EPOLLIN | EPOLLET;
+  event.data.ptr = &timer_;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, timer_, &event) != 0) return false;
   event.data.ptr = nullptr;
   return epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_event_, &event) == 0;
 }

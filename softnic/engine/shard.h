@@ -93,8 +93,9 @@ class Shard {
   void Sleep();
   bool HasNews() const;
   void UnparkRecent();
-  void WaitForEvents(int64_t timeout_ns, bool sleeping);
-  int64_t SleepTimeoutNs() const;
+  void WaitForEvents(bool may_block);
+  Instant NextDeadline() const;
+  void ArmTimer(Instant due);
   void PollParked();
   static Instant ReadClock();
 
@@ -103,6 +104,8 @@ class Shard {
   CopyCrew* crew_;
   int epoll_ = -1;
   int wake_event_ = -1;
+  int timer_ = -1;
+  Instant timer_due_ = Instant::Never();  // of the timer, until its event was taken
   Mailbox mailbox_;
   std::vector<std::function<void()>> closures_;
   std::function<void(ClientPort*)> on_hostile_;
@@ -126,7 +129,6 @@ class Shard {
   Duration flush_backoff_{0};
   bool flush_due_ = false;
   bool device_busy_ = false;
-  bool has_pwait2_ = true;
 
   std::vector<PendingProbe> pending_probes_;
   std::vector<uint32_t> free_probes_;

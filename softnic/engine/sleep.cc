@@ -1,8 +1,7 @@
 // When the shard sleeps, and how it is woken without losing a doorbell.
-#include <errno.h>
 #include <sched.h>
 #include <sys/epoll.h>
-#include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -51,21 +50,30 @@ bool Shard::HasNews() const {
   return !mailbox_.IsEmpty() || attention_.load(std::memory_order_relaxed) || dma_->HasWork();
 }
 
-int64_t Shard::SleepTimeoutNs() const {
+Instant Shard::NextDeadline() const {
   Instant due = device_->PollTimeout();
   if (flush_due_) due = std::min(due, next_flush_);
   for (const ClientPort* port : active_) {
     if (port->deferred_commands != 0) due = std::min(due, port->commands_not_before);
   }
-  if (due.IsNever()) return -1;
-  return std::max<int64_t>((due - now_).ns, 0);
+  return due;
+}
+
+// A timeout of the wait itself would be set up and torn down in each sleep. A timer that is armed
+// for an earlier deadline is let fire: deadlines that move on with each message cost one waking now
+// and then.
+void Shard::ArmTimer(Instant due) {
+  if (due >= timer_due_) return;
+  itimerspec spec = {};
+  spec.it_value = {due.ns / 1'000'000'000, due.ns % 1'000'000'000};
+  if (timerfd_settime(timer_, TFD_TIMER_ABSTIME, &spec, nullptr) == 0) timer_due_ = due;
 }
 
 // Everyone is told to ring its eventfd; those who do, and those who were active just before, are
 // polled again, the others stay parked and cost nothing from then on.
 void Shard::Sleep() {
-  int64_t timeout_ns = SleepTimeoutNs();
-  if (timeout_ns == 0) return;
+  Instant due = NextDeadline();
+  if (due <= now_) return;
   is_asleep_.store(true, std::memory_order_seq_cst);
   for (ClientPort* port : active_) Park(port);
   // Full fence between saying "sleeping" and the last look; pairs with each client's between its
@@ -76,7 +84,8 @@ void Shard::Sleep() {
   active_.clear();
   if (!has_news) {
     Count(sleeps_);
-    WaitForEvents(timeout_ns, true);
+    ArmTimer(due);
+    WaitForEvents(true);
   }
   is_asleep_.store(false, std::memory_order_relaxed);
   now_ = ReadClock();
@@ -96,31 +105,26 @@ void Shard::UnparkRecent() {
   }
 }
 
-void Shard::WaitForEvents(int64_t timeout_ns, bool sleeping) {
+void Shard::WaitForEvents(bool may_block) {
   epoll_event events[kEventsPerWait];
-  int n = -1;
-  if (has_pwait2_) {
-    timespec t = {timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
-    n = static_cast<int>(syscall(SYS_epoll_pwait2, epoll_, events, kEventsPerWait,
-                                 timeout_ns < 0 ? nullptr : &t, nullptr, 0));
-    if (n < 0 && (errno == ENOSYS || errno == EPERM)) has_pwait2_ = false;
-  }
-  if (!has_pwait2_) {
-    // Rounded up: a timer is never early, and a zero timeout must not spin through the syscall.
-    int64_t ms = timeout_ns < 0 ? -1 : (timeout_ns + 999'999) / 1'000'000;
-    n = epoll_wait(epoll_, events, kEventsPerWait, static_cast<int>(std::min<int64_t>(ms, 60'000)));
-  }
-  if (sleeping && n > 0) Count(wakeups_);
+  int n = epoll_wait(epoll_, events, kEventsPerWait, may_block ? -1 : 0);
+  bool was_rung = false;
   for (int i = 0; i < n; ++i) {
-    auto* port = static_cast<ClientPort*>(events[i].data.ptr);
-    if (port != nullptr) Unpark(port);
+    void* what = events[i].data.ptr;
+    if (what == &timer_) {
+      timer_due_ = Instant::Never();
+      continue;
+    }
+    was_rung = true;
+    if (what != nullptr) Unpark(static_cast<ClientPort*>(what));
   }
+  if (may_block && was_rung) Count(wakeups_);
 }
 
 // Parked clients ring while the shard is awake with others.
 void Shard::PollParked() {
   last_parked_poll_ = now_;
-  WaitForEvents(0, false);
+  WaitForEvents(false);
 }
 
 }  // namespace verbena::softnic
