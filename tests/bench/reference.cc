@@ -1,5 +1,12 @@
 // What this machine itself costs, measured just before what is compared with it; prints JSON.
-//   futex_rtt_us: two processes on one core waking each other by futex, round trip, median
+//   futex_rtt_us: two processes on one core waking each other by futex while a third spins on the
+//     other core, round trip, median
+//   vm_round_trip_us: what a NIC without mapped memory copies in a round trip of 8-byte WRITEs:
+//   read
+//     from a process that waits for this core, write to one that spins on the other, and back;
+//     median
+//   vm_copy_us.N: process_vm_readv and then writev of N bytes between two processes, in pieces that
+//     stay in the L2 cache; vm_copy_gbs.N: its bandwidth
 //   vm_write_us.N: process_vm_writev of N bytes into another process, median
 //   vm_write_gbs.N: its bandwidth
 //   memcpy_gbs.N
@@ -53,13 +60,11 @@ void Set(std::atomic<uint32_t>* word, uint32_t value) {
   syscall(SYS_futex, word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-double FutexRoundTrip(int rounds) {
+double FutexRoundTrip(int rounds, int cpu) {
   auto* words = static_cast<std::atomic<uint32_t>*>(
       mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   std::atomic<uint32_t>*ping = words, *pong = words + 32;
-  cpu_set_t before;
-  sched_getaffinity(0, sizeof(before), &before);
-  PinTo(0);
+  PinTo(cpu);
   pid_t child = fork();
   if (child == 0) {
     for (uint32_t i = 1; i <= static_cast<uint32_t>(rounds); ++i) {
@@ -76,14 +81,14 @@ double FutexRoundTrip(int rounds) {
     times.push_back(Microseconds(Clock::now() - begin));
   }
   waitpid(child, nullptr, 0);
-  sched_setaffinity(0, sizeof(before), &before);
   return Median(times);
 }
 
-// Another process whose memory is written to.
+// Another process, whose memory is copied from and to. With `spin_cpu` it spins there and looks at
+// its memory's first word all the time.
 class Target {
  public:
-  explicit Target(size_t bytes) {
+  explicit Target(size_t bytes, int spin_cpu = -1) {
     data_ = static_cast<uint8_t*>(
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     memset(data_, 1, bytes);
@@ -92,8 +97,12 @@ class Target {
     pid_ = fork();
     if (pid_ == 0) {
       memset(data_, 2, bytes);  // pages of its own
+      if (spin_cpu >= 0) PinTo(spin_cpu);
       if (write(fds[1], "r", 1) != 1) _exit(1);
-      for (;;) pause();
+      while (spin_cpu < 0) pause();
+      for (auto* word = reinterpret_cast<std::atomic<uint64_t>*>(data_);;) {
+        (void)word->load(std::memory_order_relaxed);
+      }
     }
     char ready;
     if (read(fds[0], &ready, 1) != 1) abort();
@@ -107,34 +116,92 @@ class Target {
   Target(const Target&) = delete;
   Target& operator=(const Target&) = delete;
 
-  double WriteMicroseconds(void* from, size_t bytes, int rounds) {
-    std::vector<double> times;
-    for (int i = 0; i < rounds; ++i) {
-      iovec local = {from, bytes}, remote = {data_, bytes};
-      auto begin = Clock::now();
-      if (process_vm_writev(pid_, &local, 1, &remote, 1, 0) != static_cast<ssize_t>(bytes)) {
-        std::perror("process_vm_writev");
-        exit(1);
-      }
-      times.push_back(Microseconds(Clock::now() - begin));
-    }
-    return Median(times);
+  void Read(void* to, size_t offset, size_t bytes) {
+    iovec local = {to, bytes}, remote = {data_ + offset, bytes};
+    Check(process_vm_readv(pid_, &local, 1, &remote, 1, 0), bytes);
+  }
+  void Write(void* from, size_t offset, size_t bytes) {
+    iovec local = {from, bytes}, remote = {data_ + offset, bytes};
+    Check(process_vm_writev(pid_, &local, 1, &remote, 1, 0), bytes);
   }
 
  private:
+  static void Check(ssize_t copied, size_t bytes) {
+    if (copied == static_cast<ssize_t>(bytes)) return;
+    std::perror("process_vm");
+    exit(1);
+  }
+
   uint8_t* data_ = nullptr;
   pid_t pid_ = -1;
 };
 
-double MemcpyMicroseconds(uint8_t* to, const uint8_t* from, size_t bytes, int rounds) {
+template <typename Body>
+double MedianOf(int rounds, Body body) {
   std::vector<double> times;
   for (int i = 0; i < rounds; ++i) {
     auto begin = Clock::now();
-    memcpy(to, from, bytes);
-    asm volatile("" ::: "memory");
+    body();
     times.push_back(Microseconds(Clock::now() - begin));
   }
   return Median(times);
+}
+
+void CopyBetween(Target& from, Target& to, uint8_t* bounce, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    size_t piece = std::min<size_t>(bytes - done, 65'536);
+    from.Read(bounce, done, piece);
+    to.Write(bounce, done, piece);
+    done += piece;
+  }
+}
+
+// The first two CPUs we may use; one twice if there is no other.
+void TwoCpus(int* first, int* second) {
+  cpu_set_t allowed;
+  sched_getaffinity(0, sizeof(allowed), &allowed);
+  *first = *second = -1;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed)) continue;
+    (*first < 0 ? *first : *second) = cpu;
+    if (*second >= 0) return;
+  }
+  *second = *first;
+}
+
+void PrintCrowded(int scale) {
+  cpu_set_t before;
+  sched_getaffinity(0, sizeof(before), &before);
+  int cpu, other_cpu;
+  TwoCpus(&cpu, &other_cpu);
+  {
+    Target waiting(4096), spinning(4096, other_cpu);
+    std::printf("{\"futex_rtt_us\": %.3f", FutexRoundTrip(2000 * scale, cpu));
+    uint64_t word = 7;
+    double copies = MedianOf(2000 * scale, [&] {
+      waiting.Read(&word, 64, sizeof(word));
+      spinning.Write(&word, 0, sizeof(word));
+      spinning.Read(&word, 64, sizeof(word));
+      waiting.Write(&word, 0, sizeof(word));
+    });
+    std::printf(", \"vm_round_trip_us\": %.3f", copies);
+  }
+  sched_setaffinity(0, sizeof(before), &before);
+}
+
+void PrintSize(Target& target, Target& other, uint8_t* from, uint8_t* to, size_t bytes,
+               int rounds) {
+  double write = MedianOf(rounds, [&] { target.Write(from, 0, bytes); });
+  double copy = MedianOf(rounds, [&] { CopyBetween(target, other, to, bytes); });
+  double in_process = MedianOf(rounds, [&] {
+    memcpy(to, from, bytes);
+    asm volatile("" ::: "memory");
+  });
+  double kilobytes = static_cast<double>(bytes) / 1000;
+  std::printf(", \"vm_write_us.%zu\": %.3f, \"vm_write_gbs.%zu\": %.3f", bytes, write, bytes,
+              kilobytes / write);
+  std::printf(", \"vm_copy_us.%zu\": %.3f, \"vm_copy_gbs.%zu\": %.3f, \"memcpy_gbs.%zu\": %.3f",
+              bytes, copy, bytes, kilobytes / copy, bytes, kilobytes / in_process);
 }
 
 }  // namespace
@@ -143,15 +210,10 @@ int main(int argc, char** argv) {
   int scale = argc > 1 ? std::max(1, atoi(argv[1])) : 10;
   constexpr size_t kMost = 1 << 20;
   std::vector<uint8_t> from(kMost, 3), to(kMost, 4);
-  std::printf("{\"futex_rtt_us\": %.3f", FutexRoundTrip(2000 * scale));
-  Target target(kMost);
+  PrintCrowded(scale);
+  Target target(kMost), other(kMost);
   for (size_t bytes : {size_t{8}, size_t{1024}, size_t{65'536}, kMost}) {
-    int rounds = scale * (bytes > 100'000 ? 50 : 1000);
-    double vm = target.WriteMicroseconds(from.data(), bytes, rounds);
-    double copy = MemcpyMicroseconds(to.data(), from.data(), bytes, rounds);
-    std::printf(", \"vm_write_us.%zu\": %.3f, \"vm_write_gbs.%zu\": %.3f, \"memcpy_gbs.%zu\": %.3f",
-                bytes, vm, bytes, static_cast<double>(bytes) / vm / 1000, bytes,
-                static_cast<double>(bytes) / copy / 1000);
+    PrintSize(target, other, from.data(), to.data(), bytes, scale * (bytes > 100'000 ? 50 : 1000));
   }
   std::printf("}\n");
   return 0;

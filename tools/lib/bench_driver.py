@@ -10,7 +10,8 @@ ignored:
   {"figure": "crowded round trip", "value": 8.1, "unit": "us",
    "reference": "same-core futex ping-pong + 2 process_vm copies", "reference_value": 5.0,
    "goal": 1.7, "sense": "<="}
-The ratio value/reference_value is compared with the goal; without a goal it is only shown.
+The ratio value/reference_value is compared with the goal, or, with "judged": "value" or without a
+reference, the value itself; without a goal it is only shown.
 """
 
 import argparse
@@ -77,7 +78,8 @@ def verdict_of(figure):
     ratio, goal = ratio_of(figure), figure.get("goal")
     if goal is None:
         return ""
-    measured = figure["value"] if ratio is None else ratio
+    is_absolute = ratio is None or figure.get("judged") == "value"
+    measured = figure["value"] if is_absolute else ratio
     met = measured <= goal if figure.get("sense", "<=") == "<=" else measured >= goal
     return "met" if met else "missed"
 

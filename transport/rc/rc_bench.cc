@@ -177,6 +177,20 @@ void BM_Read(benchmark::State& state) { RunOperation(state, shm::WrOpcode::kRdma
 void BM_FetchAdd(benchmark::State& state) {
   RunOperation(state, shm::WrOpcode::kAtomicFetchAndAdd, 0);
 }
+
+// How fast the machine is just now.
+void BM_MultiplyChain(benchmark::State& state) {
+  uint64_t x = 3;
+  for (auto _ : state) {
+    for (int i = 0; i < 256; ++i) {
+      x *= 0x9e37'79b9'7f4a'7c15ull;
+      benchmark::DoNotOptimize(x);
+    }
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+
+BENCHMARK(BM_MultiplyChain);
 BENCHMARK(BM_Write)->Arg(1)->Arg(32);
 BENCHMARK(BM_WriteInline)->Arg(1);
 BENCHMARK(BM_Send)->Arg(1)->Arg(32);
