@@ -79,7 +79,7 @@ VERBENA_IN_CHILD void CloseFdsFrom(int first) {
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max < 1u << 20) {
     end = static_cast<int>(limit.rlim_max);
   }
-  for (int fd = first; fd < end; ++fd) close(fd);
+  for (int fd = first; fd < end; ++fd) syscall(SYS_close, fd);
 }
 
 // Undoes what the host chose for itself and a daemon shared by others must not inherit: CPU
@@ -99,26 +99,40 @@ VERBENA_IN_CHILD void ResetScheduling(const Launch& launch) {
   }
 }
 
+// Signals as a new process has them: none handled or ignored, none blocked.
+VERBENA_IN_CHILD void ResetSignals() {
+  uint64_t standard[4] = {};  // the kernel's sigaction: handler, flags, restorer, mask
+  for (int number = 1; number <= kLastSignal; ++number) {
+    syscall(SYS_rt_sigaction, number, standard, nullptr, sizeof(uint64_t));
+  }
+  uint64_t none = 0;
+  syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, nullptr, sizeof(none));
+}
+
+// A copy of `fd` above all that the daemon is given.
+VERBENA_IN_CHILD int Spare(int fd) {
+  return static_cast<int>(syscall(SYS_fcntl, fd, F_DUPFD, kFirstSpareFd));
+}
+
+VERBENA_IN_CHILD bool Place(int from, int to) { return syscall(SYS_dup2, from, to) == to; }
+
+// Fds and signals by system calls alone: what wraps libc's functions (sanitizers, libraries of the
+// host) keeps books in the memory we share with the host, and would take ours for the host's.
 VERBENA_IN_CHILD int DaemonMain(void* argument) {
   auto* launch = static_cast<Launch*>(argument);
   // Sources above all targets first, so that no dup2 overwrites one that is still needed.
-  int ready = fcntl(launch->ready_fd, F_DUPFD, kFirstSpareFd);
-  int log = fcntl(launch->log_fd, F_DUPFD, kFirstSpareFd);
-  int null = fcntl(launch->null_fd, F_DUPFD, kFirstSpareFd);
-  if (ready < 0 || log < 0 || null < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 ||
-      dup2(log, 2) < 0 || dup2(ready, kReadyFd) < 0 || chdir("/") != 0) {
+  int ready = Spare(launch->ready_fd);
+  int log = Spare(launch->log_fd);
+  int null = Spare(launch->null_fd);
+  if (ready < 0 || log < 0 || null < 0 || !Place(null, 0) || !Place(log, 1) || !Place(log, 2) ||
+      !Place(ready, kReadyFd) || chdir("/") != 0) {
     launch->error = errno;
     Leave(127);
   }
   CloseFdsFrom(kReadyFd + 1);
   umask(077);
   ResetScheduling(*launch);
-  struct sigaction standard = {};
-  standard.sa_handler = SIG_DFL;
-  for (int number = 1; number <= kLastSignal; ++number) sigaction(number, &standard, nullptr);
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
+  ResetSignals();
   execve(launch->path, launch->argv, launch->environment);
   launch->error = errno;
   Leave(127);
