@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <signal.h>
@@ -70,8 +71,14 @@ class TestDaemon {
   }
   ~TestDaemon() {
     if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
+      // A daemon that crashed, or of which a sanitizer has something to tell, does not end with 0.
+      kill(pid_, SIGTERM);
+      int status = Wait();
+      EXPECT_EQ(status, 0) << "the daemon did not end cleanly";
+      if (status == -1) {
+        kill(pid_, SIGKILL);
+        waitpid(pid_, nullptr, 0);
+      }
     }
     unlink((directory_ + "/sock").c_str());
     rmdir(directory_.c_str());
