@@ -95,6 +95,12 @@ def become_subreaper():
     ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
 
 
+def take_default_signals():
+    """Started in the background (nohup, some CI), signals come ignored; children must not do so."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def children():
     with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as f:
         return [int(pid) for pid in f.read().split()]
