@@ -100,10 +100,13 @@ bool ParseKind(const std::string& name, ShowKind* out) {
 
 AdminConnection::AdminConnection(ControlServer* server, UniqueFd socket)
     : server_(server), socket_(server->io(), socket.Release()), deadline_(server->io()) {
-  server_->AddHold();
+  server_->AddRequest();
 }
 
-AdminConnection::~AdminConnection() { server_->DropHold(); }
+AdminConnection::~AdminConnection() {
+  server_->DropRequest();
+  if (is_holding_) server_->DropHold();
+}
 
 void AdminConnection::Start() {
   deadline_.expires_after(kPeerDeadline);
@@ -262,6 +265,7 @@ void AdminConnection::Down() {
 
 void AdminConnection::Hold() {
   is_holding_ = true;
+  server_->AddHold();
   Reply(json::serialize(json::object{{"ok", true}}));
 }
 

@@ -1,6 +1,7 @@
 #include "softnic/control/server.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -24,6 +25,7 @@ namespace {
 
 constexpr auto kHelloDeadline = std::chrono::seconds(5);
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
+constexpr auto kIdleRecheck = std::chrono::milliseconds(100);
 constexpr int kAcceptsPerTurn = 64;
 
 int64_t MonotonicNs() {
@@ -78,7 +80,6 @@ void Connection::Close() {
   deadline_.cancel(ignored);
   socket_.close(ignored);
   server_->pending_.erase(this);
-  server_->RestartIdleTimer();
 }
 
 void Connection::OnHello(const shm::Hello& hello) {
@@ -151,7 +152,7 @@ std::string ControlServer::Open() {
 void ControlServer::Run() {
   AwaitSignals();
   Accept();
-  RestartIdleTimer();
+  StartIdleTime();
   io_.run();
 }
 
@@ -207,7 +208,6 @@ void ControlServer::AddConnection(UniqueFd socket) {
   }
   auto connection = std::make_shared<Connection>(this, std::move(socket));
   pending_.emplace(connection.get(), connection);
-  idle_timer_.cancel();
   connection->AwaitHello();
 }
 
@@ -230,7 +230,6 @@ void ControlServer::Attach(UniqueFd socket, const shm::Hello& hello) {
   UniqueFd reply_socket(reply);
   if (error == 0) {
     clients_.emplace(client.get(), client);
-    idle_timer_.cancel();
     return;
   }
   log_.Info("can't attach pid " + std::to_string(peer.pid) + ": " + strerror(error));
@@ -239,12 +238,15 @@ void ControlServer::Attach(UniqueFd socket, const shm::Hello& hello) {
   welcome.abi_version = shm::kAbiVersion;
   welcome.error = error;
   SendWithFds(reply_socket.get(), &welcome, sizeof(welcome), nullptr, 0);
-  RestartIdleTimer();
 }
 
 void ControlServer::Forget(AttachedClient* client) {
   clients_.erase(client);
-  RestartIdleTimer();
+  if (clients_.empty()) {
+    // What thousands of objects took goes back to the machine: nobody is left whom it would delay.
+    shard_->Post([] { malloc_trim(0); });
+  }
+  StartIdleTime();
 }
 
 void ControlServer::List(UniqueFd socket) {
@@ -262,7 +264,6 @@ void ControlServer::List(UniqueFd socket) {
       SendWithFds(shared->get(), reply.get(), bytes, nullptr, 0);
     });
   });
-  RestartIdleTimer();
 }
 
 void ControlServer::Admin(UniqueFd socket) {
@@ -271,17 +272,21 @@ void ControlServer::Admin(UniqueFd socket) {
 
 void ControlServer::DropHold() {
   holds_ -= 1;
-  RestartIdleTimer();
+  StartIdleTime();
 }
 
-void ControlServer::RestartIdleTimer() {
-  idle_timer_.cancel();
-  if (config_.idle_exit_s == 0 || is_stopping_) return;
-  if (!clients_.empty() || !pending_.empty() || holds_ != 0) return;
-  idle_timer_.expires_after(std::chrono::seconds(config_.idle_exit_s));
+void ControlServer::StartIdleTime() {
+  if (config_.idle_exit_s == 0 || IsUsed()) return;
+  AwaitIdleEnd(std::chrono::seconds(config_.idle_exit_s));
+}
+
+// A newer wait cancels the older one.
+void ControlServer::AwaitIdleEnd(std::chrono::milliseconds wait) {
+  if (is_stopping_) return;
+  idle_timer_.expires_after(wait);
   idle_timer_.async_wait([this](error_code error) {
-    if (error) return;
-    if (!clients_.empty() || !pending_.empty() || holds_ != 0) return;
+    if (error || IsUsed()) return;  // whose end starts the time anew
+    if (!pending_.empty() || requests_ != 0) return AwaitIdleEnd(kIdleRecheck);
     log_.Info("nobody came for " + std::to_string(config_.idle_exit_s) + " s");
     Stop();
   });

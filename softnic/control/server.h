@@ -8,6 +8,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -78,10 +79,13 @@ class ControlServer {
   const Log& log() const { return log_; }
   size_t session_count() const { return clients_.size(); }
 
-  // Something kept the instance alive, or ceased to.
+  // A request of the CLI is being answered: the instance does not end before, but its idle time
+  // goes on, so that watching an instance does not keep it alive.
+  void AddRequest() { ++requests_; }
+  void DropRequest() { --requests_; }
+  // Something keeps the instance alive, or ceases to.
   void AddHold() { ++holds_; }
   void DropHold();
-  void RestartIdleTimer();
 
   void Attach(UniqueFd socket, const shm::Hello& hello);
   void List(UniqueFd socket);
@@ -97,6 +101,9 @@ class ControlServer {
   void AcceptAfterPause();
   void AddConnection(UniqueFd socket);
   void AwaitSignals();
+  bool IsUsed() const { return !clients_.empty() || holds_ != 0; }
+  void StartIdleTime();
+  void AwaitIdleEnd(std::chrono::milliseconds wait);
 
   ControlConfig config_;
   Device* device_;
@@ -112,6 +119,7 @@ class ControlServer {
   std::map<Connection*, std::shared_ptr<Connection>> pending_;
   std::map<AttachedClient*, std::shared_ptr<AttachedClient>> clients_;
   uint32_t holds_ = 0;
+  uint32_t requests_ = 0;
   uint64_t refused_ = 0;
   bool is_stopping_ = false;
   int64_t started_ns_ = 0;

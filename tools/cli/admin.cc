@@ -107,12 +107,14 @@ bool AdminConnection::Ask(const json::object& request, json::object* reply, std:
   return got == 0 && ParseReply(text, reply, error);
 }
 
-bool AdminConnection::Hold(std::string* error) {
-  if (!Send({{"op", "hold"}}, error)) return false;
+AskResult AdminConnection::Hold(std::string* error) {
+  if (!Send({{"op", "hold"}}, error)) return AskResult::kNotRunning;
   std::string text;
   json::object reply;
   const int got = ReceivePacket(&text, error);
-  return got >= 0 && ParseReply(text, &reply, error);
+  if (got < 0) return AskResult::kFailed;
+  if (ParseReply(text, &reply, error)) return AskResult::kOk;
+  return text.empty() ? AskResult::kNotRunning : AskResult::kFailed;
 }
 
 AskResult AskInstance(const std::string& directory, const json::object& request,

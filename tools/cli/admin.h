@@ -7,6 +7,9 @@
 
 namespace verbena::cli {
 
+// kNotRunning: there is no instance, or it ended before it answered.
+enum class AskResult { kOk, kNotRunning, kFailed };
+
 // A connection to an instance's socket; closes with the object.
 class AdminConnection {
  public:
@@ -25,7 +28,7 @@ class AdminConnection {
   bool Ask(const json::object& request, json::object* reply, std::string* error);
 
   // Like Ask for {"op":"hold"}: the connection stays open and keeps the instance alive until Close.
-  bool Hold(std::string* error);
+  AskResult Hold(std::string* error);
 
  private:
   bool Send(const json::object& request, std::string* error);
@@ -34,8 +37,6 @@ class AdminConnection {
 
   int fd_ = -1;
 };
-
-enum class AskResult { kOk, kNotRunning, kFailed };
 
 // Connects to the instance in `directory` and asks. `error` is set with kFailed.
 AskResult AskInstance(const std::string& directory, const json::object& request,

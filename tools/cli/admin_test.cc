@@ -99,7 +99,7 @@ TEST_F(AdminTest, HoldKeepsTheConnection) {
   Serve({R"({"ok":true})"}, true);
   AdminConnection connection(ends_[0]);
   std::string error;
-  ASSERT_TRUE(connection.Hold(&error)) << error;
+  ASSERT_EQ(connection.Hold(&error), AskResult::kOk) << error;
   daemon_.join();
   EXPECT_EQ(request_, R"({"op":"hold"})");
   char byte;

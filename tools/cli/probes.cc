@@ -123,7 +123,8 @@ Finding ProcessVm() {
 }
 
 Finding IoUring() {
-  Finding finding = {"io_uring", "io_uring", Verdict::kOk, "works", "", ""};
+  Finding finding = {
+      "io_uring", "io_uring", Verdict::kOk, "works (only packets between hosts need it)", "", ""};
   io_uring_params params = {};
   const int fd = static_cast<int>(::syscall(SYS_io_uring_setup, 2, &params));
   if (fd >= 0) {
@@ -133,7 +134,7 @@ Finding IoUring() {
   const int error = errno;
   finding.verdict = Verdict::kLimited;
   finding.found = std::string("refused: ") + strerror(error);
-  finding.effect = "epoll is used instead; nothing is lost but a little speed.";
+  finding.effect = "nothing between programs of this machine uses it.";
   const std::string disabled = Trim(ReadText("/proc/sys/kernel/io_uring_disabled"));
   finding.fix = disabled == "1" || disabled == "2"
                     ? "sudo sysctl kernel.io_uring_disabled=0"

@@ -108,6 +108,8 @@ int RunProgram(const Arguments& arguments) {
     if (!instance.Open(arguments, &error)) return Fail(error, kExitRunFailed);
     if (instance.is_private()) {
       child.environment.emplace_back("VERBENA_INSTANCE", instance.directory());
+      // It runs already. Were it gone, a new one would be nobody's to end.
+      child.environment.emplace_back("VERBENA_AUTOSTART", "0");
     }
     code = RunChild(child, &error);
   }

@@ -40,10 +40,13 @@ bool JoinOrStart(const client::StartOptions& options, AdminConnection* hold, std
       if (error->empty()) *error = std::string("cannot start verbenad: ") + strerror(errno) + ".";
       return false;
     }
-    if (connection.Hold(error)) {
+    const AskResult result = connection.Hold(error);
+    if (result == AskResult::kOk) {
       *hold = std::move(connection);
       return true;
     }
+    // Only an instance that ended while we came is worth another try.
+    if (result == AskResult::kFailed) return false;
   }
   return false;
 }
