@@ -29,10 +29,25 @@ int CheckAccess(uint32_t wanted) {
   return (wanted & access::kOnDemand) != 0 ? EOPNOTSUPP : 0;
 }
 
+// VERBENA_DMA asks for a backend. One that can't be had fails the registration, so that nobody
+// measures or tests another one unknowingly.
+int CheckBackend(const shm::Welcome& welcome) {
+  const char* wanted = secure_getenv("VERBENA_DMA");
+  if (wanted == nullptr || wanted[0] == '\0' || strcmp(wanted, "auto") == 0) return 0;
+  uint32_t backend = 0;
+  if (strcmp(wanted, "process") == 0) backend = shm::kDmaProcess;
+  if (strcmp(wanted, "mapped") == 0) backend = shm::kDmaMapped;
+  if (strcmp(wanted, "assisted") == 0) backend = shm::kDmaAssisted;
+  if (backend == 0) return EINVAL;
+  return (welcome.dma_backends & backend) != 0 ? 0 : EOPNOTSUPP;
+}
+
 int RegisterRegion(Context* context, shm::RegMrRequest* request, shm::RegMrReply* reply) {
   int error = CheckAccess(request->access);
   if (error != 0) return error;
   if (request->length == 0 || request->addr + request->length < request->addr) return EINVAL;
+  error = CheckBackend(context->session->welcome());
+  if (error != 0) return error;
   bool write = (request->access & access::kLocalWrite) != 0;
   error = client::PopulateForRegistration(reinterpret_cast<void*>(request->addr), request->length,
                                           write);

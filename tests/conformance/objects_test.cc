@@ -178,6 +178,26 @@ TEST_F(Verb_ibv_reg_mr, UnmappedMemoryIsRefused) {
   EXPECT_EQ(errno, EFAULT);
 }
 
+TEST_F(Verb_ibv_reg_mr, ForcedBackendThatCannotBeHadIsRefused) {
+  a = std::make_unique<Side>(SideOptions{});
+  const char* set = getenv("VERBENA_DMA");
+  std::string before = set != nullptr ? set : "";
+  auto register_with = [&](const char* backend) {
+    setenv("VERBENA_DMA", backend, 1);
+    errno = 0;
+    ibv_mr* mr = ibv_reg_mr(a->pd, a->buffer.data(), 4096, IBV_ACCESS_LOCAL_WRITE);
+    int error = errno;
+    if (mr == nullptr) return error;
+    EXPECT_EQ(ibv_dereg_mr(mr), 0);
+    return 0;
+  };
+  EXPECT_EQ(register_with("auto"), 0);
+  EXPECT_EQ(register_with("process"), 0);
+  EXPECT_EQ(register_with("mapped"), EOPNOTSUPP);
+  EXPECT_EQ(register_with("no-such-backend"), EINVAL);
+  if (set != nullptr) setenv("VERBENA_DMA", before.c_str(), 1);
+  if (set == nullptr) unsetenv("VERBENA_DMA");
+}
 TEST_F(Verb_ibv_reg_mr, SameMemoryRegistersManyTimesWithDistinctKeys) {
   a = std::make_unique<Side>(SideOptions{});
   std::vector<ibv_mr*> mrs;

@@ -156,13 +156,14 @@ Finding RealTime() {
     const sched_param param = {.sched_priority = 1};
     return ::sched_setscheduler(0, SCHED_FIFO, &param) == 0 ? 0 : errno;
   });
-  Finding finding = {
-      "sched_fifo", "Real-time scheduling (SCHED_FIFO)", Verdict::kOk, "allowed", "", ""};
+  Finding finding = {"sched_fifo", "Real-time scheduling (SCHED_FIFO)",
+                     Verdict::kOk, "allowed, and not used",
+                     "",           ""};
   if (error != 0) {
     finding.verdict = Verdict::kLimited;
     finding.found = std::string("refused: ") + strerror(error);
-    finding.effect = "Normal scheduling; rare latencies of milliseconds on a busy machine.";
-    finding.fix = "Not needed. For steadier latencies: CAP_SYS_NICE, or `ulimit -r 10`.";
+    finding.effect = "Nothing: verbenad runs with normal scheduling.";
+    finding.fix = "Not needed.";
   }
   return finding;
 }
