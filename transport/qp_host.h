@@ -34,6 +34,19 @@ struct RecvWork {
 // Outcome of a key check. kNone: granted. The rest say which rule refused, and become vendor_err.
 using KeyFault = shm::VendorErr;
 
+// The part of a receive list that `bytes` of data reach: a list may go beyond its regions as long
+// as no data does. Writes at most num_sge elements, none of length zero; returns how many.
+inline uint32_t TrimSges(const shm::Sge* sge, uint32_t num_sge, uint64_t bytes, shm::Sge* out) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < num_sge && bytes > 0; ++i) {
+    if (sge[i].length == 0) continue;
+    out[count] = sge[i];
+    if (out[count].length > bytes) out[count].length = static_cast<uint32_t>(bytes);
+    bytes -= out[count++].length;
+  }
+  return count;
+}
+
 class QpHost {
  public:
   virtual ~QpHost() = default;

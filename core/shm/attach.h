@@ -12,8 +12,8 @@ namespace verbena::shm {
 
 enum class HelloKind : uint32_t {
   kAttach = 1,  // open a device: Welcome with fds
-  kList = 2,   // list NICs: one NicInfo message each, then a message of zero bytes... see ListReply
-  kAdmin = 3,  // then one JSON request line, one JSON reply (may span messages), for the CLI
+  kList = 2,    // list NICs: one ListReply
+  kAdmin = 3,   // then one JSON request line, one JSON reply (may span messages), for the CLI
 };
 
 struct Hello {

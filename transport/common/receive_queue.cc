@@ -62,15 +62,9 @@ uint64_t ReceiveQueue::CapacityBytes(SlotIndex slot) const {
 
 KeyFault ReceiveQueue::Resolve(SlotIndex slot, uint64_t bytes, DmaSegment* out,
                                uint16_t* out_count) {
+  const std::vector<shm::Sge>& sges = slots_[slot].sges;
   shm::Sge needed[shm::kMaxSge];
-  uint32_t count = 0;
-  for (const shm::Sge& sge : slots_[slot].sges) {
-    if (bytes == 0) break;
-    needed[count] = sge;
-    if (sge.length > bytes) needed[count].length = static_cast<uint32_t>(bytes);
-    bytes -= needed[count].length;
-    if (sge.length > 0) ++count;
-  }
+  const uint32_t count = TrimSges(sges.data(), static_cast<uint32_t>(sges.size()), bytes, needed);
   *out_count = 0;
   if (count == 0) return KeyFault::kNone;
   return context_.host.ResolveLocal(needed, count, access::kLocalWrite, out, out_count);

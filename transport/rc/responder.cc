@@ -155,18 +155,12 @@ ResponderFault Responder::EnsureReceive() {
                                        : ResponderFault::kCorruptQueue;
 }
 
-// Resolves the buffers of the message's first `bytes`: a list may reach beyond its regions as long
-// as no data does.
+// Resolves the buffers of the message's first `bytes`.
 ResponderFault Responder::ResolveReceive(uint64_t bytes) {
   const RecvWork& work = receives_[receives_used_];
   if (receive_segments_ == nullptr) receive_segments_.reset(new DmaSegment[shm::kMaxSge]);
   shm::Sge needed[shm::kMaxSge];
-  uint32_t count = 0;
-  for (; count < work.num_sge && bytes > 0; ++count) {
-    needed[count] = work.sge[count];
-    if (needed[count].length > bytes) needed[count].length = static_cast<uint32_t>(bytes);
-    bytes -= needed[count].length;
-  }
+  const uint32_t count = TrimSges(work.sge, work.num_sge, bytes, needed);
   check_vendor_err_ = host_->ResolveLocal(needed, count, access::kLocalWrite,
                                           receive_segments_.get(), &receive_segment_count_);
   return check_vendor_err_ == VendorErr::kNone ? ResponderFault::kNone
