@@ -25,6 +25,10 @@ namespace {
 
 constexpr auto kHelloDeadline = std::chrono::seconds(5);
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
+// A program that comes disturbs those that move data: page tables change, the shard takes it in. A
+// burst is served at once, a flood beyond it by the clock.
+constexpr auto kAcceptInterval = std::chrono::milliseconds(1);
+constexpr int kAcceptBurst = 256;
 constexpr auto kIdleRecheck = std::chrono::milliseconds(100);
 constexpr int kAcceptsPerTurn = 64;
 
@@ -183,16 +187,21 @@ void ControlServer::Accept() {
         if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) break;
         // Out of fds or memory: those who wait in the backlog come later.
         log_.Error(std::string("can't accept a client: ") + strerror(errno));
-        return AcceptAfterPause();
+        return AcceptAfter(kAcceptPause);
       }
       AddConnection(std::move(socket));
+      auto now = std::chrono::steady_clock::now();
+      // Lies in the past by as many intervals as connections may still come at once.
+      accepted_until_ =
+          std::max(accepted_until_, now - kAcceptBurst * kAcceptInterval) + kAcceptInterval;
+      if (accepted_until_ > now) return AcceptAfter(accepted_until_ - now);
     }
     Accept();
   });
 }
 
-void ControlServer::AcceptAfterPause() {
-  accept_pause_.expires_after(kAcceptPause);
+void ControlServer::AcceptAfter(std::chrono::nanoseconds pause) {
+  accept_pause_.expires_after(pause);
   accept_pause_.async_wait([this](error_code error) {
     if (!error) Accept();
   });

@@ -98,7 +98,7 @@ class ControlServer {
  private:
   friend class Connection;
   void Accept();
-  void AcceptAfterPause();
+  void AcceptAfter(std::chrono::nanoseconds pause);
   void AddConnection(UniqueFd socket);
   void AwaitSignals();
   bool IsUsed() const { return !clients_.empty() || holds_ != 0; }
@@ -115,6 +115,7 @@ class ControlServer {
   InstanceSocket socket_;
   boost::asio::posix::stream_descriptor listener_;
   boost::asio::steady_timer accept_pause_;
+  std::chrono::steady_clock::time_point accepted_until_{};
   boost::asio::steady_timer idle_timer_;
   std::map<Connection*, std::shared_ptr<Connection>> pending_;
   std::map<AttachedClient*, std::shared_ptr<AttachedClient>> clients_;

@@ -29,8 +29,8 @@ void Device::OnCommand(Instant now, SessionId session, uint32_t slot, uint32_t s
                        const shm::CommandRequest& request) {
   impl_->core.OnCommand(now, session, slot, submitted, request);
 }
-void Device::OnDoorbell(Instant now, SessionId session, uint32_t doorbell) {
-  impl_->core.OnDoorbell(now, session, doorbell);
+bool Device::OnDoorbell(Instant now, SessionId session, uint32_t doorbell) {
+  return impl_->core.OnDoorbell(now, session, doorbell);
 }
 void Device::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
                        uint64_t atomic_original) {

@@ -84,7 +84,8 @@ class Device {
   // `request` is the daemon's own copy. Completion may come later (through CompleteCommand).
   void OnCommand(Instant now, SessionId session, uint32_t slot, uint32_t submitted,
                  const shm::CommandRequest& request);
-  void OnDoorbell(Instant now, SessionId session, uint32_t doorbell);
+  // False: no QP that works is behind it; nothing came of the doorbell.
+  bool OnDoorbell(Instant now, SessionId session, uint32_t doorbell);
   void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
                  uint64_t atomic_original);
   void OnDmaFence(Instant now, uint64_t cookie);

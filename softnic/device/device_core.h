@@ -76,7 +76,7 @@ class DeviceCore {
   bool SessionIsGone(SessionId session) const { return !sessions_.contains(session); }
   void OnCommand(Instant now, SessionId session, uint32_t slot, uint32_t submitted,
                  const shm::CommandRequest& request);
-  void OnDoorbell(Instant now, SessionId session, uint32_t doorbell);
+  bool OnDoorbell(Instant now, SessionId session, uint32_t doorbell);
   void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
                  uint64_t atomic_original);
   void OnDmaFence(Instant now, uint64_t cookie);

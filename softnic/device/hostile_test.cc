@@ -87,9 +87,9 @@ TEST_F(Hostile, ReceiveWithMoreSgesThanTheQpHas) {
 
 TEST_F(Hostile, DoorbellsAndSessionsThatAreNone) {
   for (uint32_t doorbell : {0u, 63u, 64u + 1'000u, 65'535u, 65'536u, ~0u}) {
-    world.device->OnDoorbell(world.now, liar.id, doorbell);
+    EXPECT_FALSE(world.device->OnDoorbell(world.now, liar.id, doorbell)) << doorbell;
   }
-  world.device->OnDoorbell(world.now, 999, 64);
+  EXPECT_FALSE(world.device->OnDoorbell(world.now, 999, 64));
   world.device->OnDmaDone(world.now, ~uint64_t{0}, transport::DmaStatus::kOk, 0);
   world.device->OnDmaFence(world.now, 12'345);
   shm::CommandRequest request{};

@@ -17,15 +17,16 @@ constexpr uint32_t kOutputsPerDrain = 256;
 
 }  // namespace
 
-void DeviceCore::OnDoorbell(Instant now, SessionId id, uint32_t doorbell) {
+bool DeviceCore::OnDoorbell(Instant now, SessionId id, uint32_t doorbell) {
   now_ = now;
   Session* session = FindSession(id);
-  if (session == nullptr || session->is_closing) return;
+  if (session == nullptr || session->is_closing) return false;
   DeviceQp* qp = session->doorbells.Find(doorbell);
-  if (qp == nullptr) return;  // rung before a destroy, or at random
+  if (qp == nullptr) return false;  // rung before a destroy, or at random
   qp->transport->OnDoorbell(now);
   AfterInput(*qp);
   Settle();
+  return qp->transport->state() != QpState::kErr;
 }
 
 void DeviceCore::MarkForDrain(DeviceQp& qp) {

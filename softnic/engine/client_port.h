@@ -10,8 +10,16 @@
 #include "core/shm/command.h"
 #include "core/shm/layout.h"
 #include "softnic/device/services.h"
+#include "softnic/engine/pace.h"
 
 namespace verbena::softnic {
+
+// While other clients are active, a client's commands, and its doorbells that announce nothing,
+// keep to a pace, beyond a burst that lets a program set up its objects unhurried. A flood of them,
+// each with a waking of the shard, would have the shard use up its right to a CPU, and everybody
+// would wait then while other programs have their turns.
+inline constexpr Pace kCommandPace(Microseconds(50), 64);
+inline constexpr Pace kFruitlessPace(Microseconds(20), 256);
 
 struct ClientPort {
   SessionId id = 0;
@@ -30,13 +38,17 @@ struct ClientPort {
   uint64_t summary_bits[shm::kDoorbellSummaries] = {};
   uint32_t leaf = 0;
   uint64_t leaf_bits = 0;
-  uint64_t deferred_commands = 0;  // slots that wait for commands_not_before
+  uint64_t deferred_commands = 0;  // slots that wait for their pace
+
+  bool MayBePolled() const { return !is_quarantined && !is_suspended; }
 
   bool is_parked = true;        // sleeping == 1: the client rings its eventfd
   bool is_quarantined = false;  // lied; waits for the control thread to end it
+  bool is_suspended = false;    // kept ringing for nothing; not heard for a while
   bool is_recent = false;       // in the shard's list of recently active clients
   Instant last_ring{0};
-  Instant commands_not_before{0};
+  Pace commands = kCommandPace;
+  Pace fruitless = kFruitlessPace;
   uint32_t index = 0;  // in the shard's list
 };
 

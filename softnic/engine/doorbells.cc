@@ -18,20 +18,25 @@ constexpr uint32_t kDoorbellsPerTurn = 64;
 constexpr uint32_t kCommandsPerTurn = 2;
 // A client seen idle for this long rings its eventfd again and is polled no more.
 constexpr Duration kParkAfter = Milliseconds(2);
-// Costly commands (queues of many megabytes) make their client wait ten times as long as they took
-// before its next one, while other clients are active.
+// A costly command (queues of many megabytes) makes its client wait ten times as long as it took.
 constexpr Duration kCostlyCommand = Microseconds(100);
 constexpr int64_t kCostlyCommandPause = 10;
+// A client that rings for nothing beyond its pace is not heard for so long.
+constexpr Duration kSuspension = Milliseconds(1);
 
 static_assert(shm::kDoorbellSummaries == 16, "summaries_left has 16 bits");
 
 }  // namespace
 
-bool Shard::AddPort(ClientPort* port) {
+bool Shard::ListenTo(ClientPort* port, int epoll_operation) {
   epoll_event event = {};
   event.events = EPOLLIN | EPOLLET;
   event.data.ptr = port;
-  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, port->doorbell_event, &event) != 0) return false;
+  return epoll_ctl(epoll_, epoll_operation, port->doorbell_event, &event) == 0;
+}
+
+bool Shard::AddPort(ClientPort* port) {
+  if (!ListenTo(port, EPOLL_CTL_ADD)) return false;
   port->index = static_cast<uint32_t>(ports_.size());
   port->is_parked = true;
   port->status->sleeping.store(1, std::memory_order_seq_cst);
@@ -43,6 +48,7 @@ bool Shard::AddPort(ClientPort* port) {
 void Shard::RemovePort(ClientPort* port) {
   std::erase(active_, port);
   std::erase(recent_, port);
+  std::erase_if(suspended_, [port](const Suspension& s) { return s.port == port; });
   if (rang_last_ == port) rang_last_ = nullptr;
   if (port->index >= ports_.size() || ports_[port->index] != port) return;
   ports_.back()->index = port->index;
@@ -59,7 +65,7 @@ void Shard::Park(ClientPort* port) {
 }
 
 void Shard::Unpark(ClientPort* port) {
-  if (!port->is_parked || port->is_quarantined) return;
+  if (!port->is_parked || !port->MayBePolled()) return;
   port->last_ring = now_;
   Poll(port);
 }
@@ -100,7 +106,8 @@ bool Shard::PollPorts() {
       port->is_parked = false;
       port->status->sleeping.store(0, std::memory_order_relaxed);
     }
-    if (port->is_quarantined) {
+    if (active_.size() > 1 && !port->fruitless.IsDue(now_)) Suspend(port);
+    if (!port->MayBePolled()) {
       active_[i] = active_.back();
       active_.pop_back();
       continue;
@@ -122,7 +129,7 @@ void Shard::TakeSummaries(ClientPort* port) {
 
 bool Shard::PollPort(ClientPort* port) {
   TakeSummaries(port);
-  if (port->deferred_commands != 0 && port->leaf_bits == 0 && now_ >= port->commands_not_before) {
+  if (port->deferred_commands != 0 && port->leaf_bits == 0 && port->commands.IsDue(now_)) {
     port->leaf = 0;
     port->leaf_bits = std::exchange(port->deferred_commands, 0);
   }
@@ -154,7 +161,7 @@ bool Shard::PollPort(ClientPort* port) {
 // Serves bits of the current leaf word; returns what is left of the budget.
 uint32_t Shard::ServeLeaf(ClientPort* port, uint32_t budget) {
   if (port->leaf == 0) {
-    if (now_ < port->commands_not_before) {
+    if (!port->commands.IsDue(now_)) {
       // Its queues are served meanwhile.
       port->deferred_commands |= std::exchange(port->leaf_bits, 0);
       return budget;
@@ -171,7 +178,7 @@ uint32_t Shard::ServeLeaf(ClientPort* port, uint32_t budget) {
   while (port->leaf_bits != 0 && budget != 0) {
     uint32_t bit = static_cast<uint32_t>(std::countr_zero(port->leaf_bits));
     port->leaf_bits &= port->leaf_bits - 1;
-    device_->OnDoorbell(now_, port->id, port->leaf * 64 + bit);
+    if (!device_->OnDoorbell(now_, port->id, port->leaf * 64 + bit)) port->fruitless.Count(now_);
     budget -= 1;
   }
   return budget;
@@ -211,8 +218,30 @@ void Shard::PassCommand(ClientPort* port, uint32_t slot, uint32_t submitted,
                         const shm::CommandRequest& request) {
   device_->OnCommand(now_, port->id, slot, submitted, request);
   if (active_.size() < 2) return;
+  port->commands.Count(now_);
   Duration took = ReadClock() - now_;
-  if (took > kCostlyCommand) port->commands_not_before = now_ + took * kCostlyCommandPause;
+  if (took > kCostlyCommand) port->commands.Pause(now_ + took * kCostlyCommandPause);
+}
+
+// Its doorbell event is not heard either: each would wake the shard.
+void Shard::Suspend(ClientPort* port) {
+  port->is_suspended = true;
+  port->is_parked = true;
+  epoll_event event = {};
+  epoll_ctl(epoll_, EPOLL_CTL_MOD, port->doorbell_event, &event);
+  suspended_.push_back({port, now_ + kSuspension});
+}
+
+void Shard::EndSuspensions() {
+  // In the order of their ends: all last equally long.
+  size_t over = 0;
+  for (; over < suspended_.size() && suspended_[over].until <= now_; ++over) {
+    ClientPort* port = suspended_[over].port;
+    port->is_suspended = false;
+    ListenTo(port, EPOLL_CTL_MOD);
+    Unpark(port);  // it rang meanwhile
+  }
+  suspended_.erase(suspended_.begin(), suspended_.begin() + static_cast<ptrdiff_t>(over));
 }
 
 void Shard::Quarantine(ClientPort* port) {

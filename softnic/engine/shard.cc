@@ -198,6 +198,7 @@ bool Shard::Turn(CopyThread& me, bool* worked) {
     RunMailbox();
     *worked = true;
   }
+  if (!suspended_.empty()) EndSuspensions();
   *worked |= PollPorts();
   *worked |= RunTimers();
   device_busy_ = device_->Run(now_, kPdusPerTurn);

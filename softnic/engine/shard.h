@@ -82,6 +82,9 @@ class Shard {
   void PassCommand(ClientPort* port, uint32_t slot, uint32_t submitted,
                    const shm::CommandRequest& request);
   void Quarantine(ClientPort* port);
+  void Suspend(ClientPort* port);
+  void EndSuspensions();
+  bool ListenTo(ClientPort* port, int epoll_operation);
   void Park(ClientPort* port);
   void Unpark(ClientPort* port);
   void Poll(ClientPort* port);
@@ -114,6 +117,11 @@ class Shard {
   std::vector<ClientPort*> active_;  // not parked
   std::vector<ClientPort*> recent_;  // rang within the last millisecond, parked or not
   std::vector<ClientPort*> scratch_;
+  struct Suspension {
+    ClientPort* port;
+    Instant until;
+  };
+  std::vector<Suspension> suspended_;
   struct Closing {
     SessionId session;
     std::function<void()> gone;

@@ -54,8 +54,9 @@ Instant Shard::NextDeadline() const {
   Instant due = device_->PollTimeout();
   if (flush_due_) due = std::min(due, next_flush_);
   for (const ClientPort* port : active_) {
-    if (port->deferred_commands != 0) due = std::min(due, port->commands_not_before);
+    if (port->deferred_commands != 0) due = std::min(due, port->commands.due());
   }
+  if (!suspended_.empty()) due = std::min(due, suspended_.front().until);
   return due;
 }
 
@@ -101,7 +102,7 @@ void Shard::UnparkRecent() {
   size_t count = std::min(recent_.size(), kRecentPolledMax);
   for (size_t i = 0; i < count; ++i) {
     ClientPort* port = recent_[i];
-    if (port->is_parked && !port->is_quarantined) Poll(port);
+    if (port->is_parked && port->MayBePolled()) Poll(port);
   }
 }
 

@@ -15,7 +15,7 @@ P99_RATIO = 3.0
 ATTEMPTS = 3
 # Below this a p99 is taken as good. On a quiet machine (--thorough) that is what the machine itself
 # costs; on a busy one a scheduler's turns, which are milliseconds long.
-QUIET_P99_US = 100.0
+QUIET_P99_US = 40.0
 BUSY_P99_US = 20_000.0
 # An operation that waits for stalled memory takes a tick of the watchdog at least.
 STALLED_P50_US = 500.0
