@@ -76,6 +76,13 @@ struct QpConfig {
   bool reports_release = false;
 };
 
+// How far a connected QP may run ahead, by where its peer is. The device says so before RTR: the
+// same QP may be connected within the instance today and over a network tomorrow.
+struct PduLimits {
+  uint32_t max_pdu_bytes = 0;     // as QpConfig::max_pdu_bytes
+  uint32_t max_unacked_psns = 0;  // requests in flight, READ responses included; 0: the PSN space
+};
+
 // Outcome of Modify: 0 or a positive errno (EINVAL as ibv_modify_qp(3)).
 struct ModifyResult {
   int error = 0;
@@ -111,6 +118,8 @@ class QpTransport {
   virtual void OnPayloadReleased(Instant now, Psn psn) {}
   virtual void OnTimeout(Instant now) = 0;
   virtual ModifyResult Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) = 0;
+  // Precondition: the state is RESET or INIT.
+  virtual void SetPduLimits(const PduLimits& limits) {}
   // Goes to the error state and flushes (CQ overrun, hostile ring, dead device).
   virtual void Fail(Instant now, EventType event) = 0;
 

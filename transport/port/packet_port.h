@@ -1,0 +1,76 @@
+// The seam between the NIC and a network: RoCEv2 packets of one NIC, without sockets or clocks.
+//
+// Behind it: sockets with io_uring (transport/port/uring) or epoll (transport/port/epoll), a network
+// in virtual time (transport/port/sim). Taps (transport/port/tap) are ports over another port:
+// capture and faults.
+//
+// Thread: one, the shard's.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/instant.h"
+#include "transport/wire/address.h"
+#include "transport/wire/packet.h"
+
+namespace verbena::transport {
+
+struct OutPacket {
+  wire::PacketAddress address;
+  const std::byte* bytes = nullptr;  // BTH to pad; the port appends the ICRC, as it knows the IP ID
+  uint32_t length = 0;
+  // Fault tap: this bit of the finished packet (ICRC included) goes out wrong. -1: none.
+  int32_t corrupt_bit = -1;
+};
+
+struct InPacket {
+  wire::PacketAddress address;  // destination_port is ours, source_port the peer's
+  const std::byte* bytes = nullptr;  // BTH to ICRC; good until the next call to the port
+  uint32_t length = 0;
+  // The identification of its IPv4 header, where the port knows it (sim); else what peers of our
+  // own kind send: its index within a GRO batch, 0 for a single one.
+  uint16_t expected_ip_id = 0;
+};
+
+struct PortCounters {
+  uint64_t sent_packets = 0;
+  uint64_t sent_bytes = 0;      // UDP payload
+  uint64_t sent_batches = 0;    // system calls or GSO batches
+  uint64_t received_packets = 0;
+  uint64_t received_bytes = 0;
+  uint64_t received_batches = 0;
+  uint64_t send_errors = 0;     // packets the kernel refused: as if lost on the wire
+  uint64_t receive_drops = 0;   // packets the kernel dropped for want of room (SO_RXQ_OVFL)
+};
+
+class PacketPort {
+ public:
+  virtual ~PacketPort() = default;
+
+  // Takes a copy of the packet. False: no room now; try again once Flush or Receive was called.
+  // A packet that can't be sent (no route, no such source address) is counted and lost: true.
+  virtual bool Send(Instant now, const OutPacket& packet) = 0;
+  // Hands to the network what Send collected. Call at the end of every turn that sent.
+  virtual void Flush(Instant now) = 0;
+  // False: nothing more now.
+  virtual bool Receive(Instant now, InPacket* out) = 0;
+
+  // When OnTimeout is due (packets a fault tap delays); Never: not at all.
+  virtual Instant PollTimeout() const { return Instant::Never(); }
+  virtual void OnTimeout(Instant now) {}
+
+  // Multicast groups whose packets Receive shall give. 0 or errno.
+  virtual int JoinGroup(const Gid& group) = 0;
+  virtual void LeaveGroup(const Gid& group) = 0;
+
+  // Becomes readable (level-triggered, for epoll) when Receive may have something, or Send room
+  // again; -1: the port has no fd (sim).
+  virtual int poll_fd() const { return -1; }
+  // Before the caller sleeps: false if there is something to Receive already.
+  virtual bool PrepareToSleep() { return true; }
+  virtual const PortCounters& counters() const = 0;
+};
+
+}  // namespace verbena::transport
