@@ -32,16 +32,18 @@ uint32_t EncodeHeaders(const Pdu& pdu, std::byte* out);
 
 enum class DecodeError : uint8_t {
   kNone,
-  kTooShort,         // for its headers, pad and ICRC
-  kUnknownOpcode,    // reserved, or of a service Verbena does not have
-  kBadVersion,       // BTH transport version is not 0
-  kBadPad,           // more pad than payload
-  kTooLong,          // more payload than any path MTU
+  kTooShort,          // for its headers and ICRC
+  kUnknownOpcode,     // reserved, or of a service Verbena does not have
+  kBadVersion,        // BTH transport version is not 0
+  kBadPad,            // more pad than there is payload, or not a multiple of four bytes in all
+  kTooLong,           // more payload than any path MTU
+  kReservedSyndrome,  // AETH of a reserved class or NAK code: says nothing, so as if lost
 };
 const char* NameOf(DecodeError error);
 
 // Fields of the packet in [bytes, bytes + length), ICRC included (but not checked). The payload of
 // `out` points into `bytes`; psn_count is 1, path is nullptr; src_qpn is DETH's for UD, else 0.
+// A packet with any other error than kNone is to be dropped; `out` then holds no payload.
 DecodeError Decode(const std::byte* bytes, uint32_t length, Pdu* out);
 
 // One line: opcode, QPs, PSN and what its headers say. For traces, captures and fault reports.

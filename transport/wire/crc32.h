@@ -1,0 +1,29 @@
+// CRC-32 (zlib's, Ethernet's, and so the ICRC's) over bytes in memory.
+//
+// Works on the register: start with kCrc32Start, feed pieces in order, invert at the end. Two
+// implementations, always compiled: a portable one, and one with carry-less multiplication that is
+// used where the processor has it. Both are tested against ISA-L, which can't be linked into what
+// is handed out: Debian has it only as a shared library.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::transport::wire {
+
+inline constexpr uint32_t kCrc32Start = 0xffff'ffff;
+
+// The register after `length` more bytes.   Alloc: none.
+uint32_t UpdateCrc32(uint32_t crc, const std::byte* bytes, size_t length);
+
+// Slicing by eight: eight table look-ups for eight bytes.
+uint32_t UpdateCrc32Portable(uint32_t crc, const std::byte* bytes, size_t length);
+
+// By carry-less multiplication, 16 and 64 bytes at a time.
+// Precondition: the processor has it: HasClmul(), HasWideClmul().
+bool HasClmul();
+bool HasWideClmul();
+uint32_t UpdateCrc32Clmul(uint32_t crc, const std::byte* bytes, size_t length);
+uint32_t UpdateCrc32WideClmul(uint32_t crc, const std::byte* bytes, size_t length);
+
+}  // namespace verbena::transport::wire

@@ -1,0 +1,145 @@
+// CRC-32 by folding: the message so far is kept as a short polynomial congruent to it, which is
+// moved forward over the next bytes by multiplying it with a power of x.
+//
+// A 128-bit block is a reflected polynomial: bit i stands for x^(127-i); its low half L so for
+// L(x) x^64. Carry-less multiplication of two 64-bit halves A and B gives, read as such a block,
+// A(x) B(x) x. So moving a block forward by d bits takes the constants x^(d+63) for the low half
+// and x^(d-1) for the high one.   After: V. Gopal et al., "Fast CRC Computation for Generic
+// Polynomials Using PCLMULQDQ Instruction", Intel, 2009.
+#include "transport/wire/crc32.h"
+#include "transport/wire/gf32.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace verbena::transport::wire {
+
+#if defined(__x86_64__)
+
+namespace {
+
+constexpr uint32_t kX = MultiplyByX(kGf32One);
+
+struct FoldConstants {
+  uint64_t low, high;
+};
+constexpr FoldConstants ForwardBits(uint32_t bits) {
+  return {static_cast<uint64_t>(Power(kX, bits + 63)) << 32,
+          static_cast<uint64_t>(Power(kX, bits - 1)) << 32};
+}
+constexpr FoldConstants kForward128 = ForwardBits(128);
+constexpr FoldConstants kForward256 = ForwardBits(256);
+constexpr FoldConstants kForward384 = ForwardBits(384);
+constexpr FoldConstants kForward512 = ForwardBits(512);
+constexpr FoldConstants kForward2048 = ForwardBits(2048);
+
+#define VERBENA_CLMUL __attribute__((target("pclmul,sse4.1")))
+#define VERBENA_WIDE_CLMUL __attribute__((target("pclmul,sse4.1,avx512f,vpclmulqdq")))
+
+VERBENA_CLMUL inline __m128i Load(const std::byte* bytes) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
+}
+VERBENA_CLMUL inline __m128i Constants(const FoldConstants& constants) {
+  return _mm_set_epi64x(static_cast<int64_t>(constants.high), static_cast<int64_t>(constants.low));
+}
+VERBENA_CLMUL inline __m128i Forward(__m128i block, __m128i constants) {
+  return _mm_xor_si128(_mm_clmulepi64_si128(block, constants, 0x00),
+                       _mm_clmulepi64_si128(block, constants, 0x11));
+}
+
+// The register once `block` stands for all bytes so far, and `length` < 16 bytes remain.
+VERBENA_CLMUL inline uint32_t Finish(__m128i block, const std::byte* bytes, size_t length) {
+  std::byte rest[16];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(rest), block);
+  return UpdateCrc32Portable(UpdateCrc32Portable(0, rest, sizeof(rest)), bytes, length);
+}
+
+VERBENA_CLMUL inline uint32_t FoldRest(__m128i block, const std::byte* bytes, size_t length) {
+  const __m128i forward128 = Constants(kForward128);
+  for (; length >= 16; bytes += 16, length -= 16) {
+    block = _mm_xor_si128(Forward(block, forward128), Load(bytes));
+  }
+  return Finish(block, bytes, length);
+}
+
+// The four 128-bit blocks of one 512-bit one as a single block at the place of the last.
+VERBENA_CLMUL inline __m128i Join(__m128i a, __m128i b, __m128i c, __m128i d) {
+  __m128i joined =
+      _mm_xor_si128(Forward(a, Constants(kForward384)), Forward(b, Constants(kForward256)));
+  return _mm_xor_si128(_mm_xor_si128(joined, Forward(c, Constants(kForward128))), d);
+}
+
+VERBENA_WIDE_CLMUL inline __m512i WideConstants(const FoldConstants& constants) {
+  auto low = static_cast<int64_t>(constants.low), high = static_cast<int64_t>(constants.high);
+  return _mm512_set_epi64(high, low, high, low, high, low, high, low);
+}
+VERBENA_WIDE_CLMUL inline __m512i WideForward(__m512i block, __m512i constants, __m512i next) {
+  constexpr int kXorOfThree = 0x96;
+  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(block, constants, 0x00),
+                                   _mm512_clmulepi64_epi128(block, constants, 0x11), next,
+                                   kXorOfThree);
+}
+
+}  // namespace
+
+bool HasClmul() { return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"); }
+bool HasWideClmul() {
+  return HasClmul() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+}
+
+VERBENA_CLMUL uint32_t UpdateCrc32Clmul(uint32_t crc, const std::byte* bytes, size_t length) {
+  if (length < 16) return UpdateCrc32Portable(crc, bytes, length);
+  // The register acts as if it were part of the next four bytes.
+  __m128i a = _mm_xor_si128(Load(bytes), _mm_cvtsi32_si128(static_cast<int>(crc)));
+  bytes += 16, length -= 16;
+  if (length < 112) return FoldRest(a, bytes, length);
+  // Four blocks at a time, as one multiplication takes several cycles to give its result.
+  __m128i b = Load(bytes), c = Load(bytes + 16), d = Load(bytes + 32);
+  const __m128i forward512 = Constants(kForward512);
+  for (bytes += 48, length -= 48; length >= 64; bytes += 64, length -= 64) {
+    a = _mm_xor_si128(Forward(a, forward512), Load(bytes));
+    b = _mm_xor_si128(Forward(b, forward512), Load(bytes + 16));
+    c = _mm_xor_si128(Forward(c, forward512), Load(bytes + 32));
+    d = _mm_xor_si128(Forward(d, forward512), Load(bytes + 48));
+  }
+  return FoldRest(Join(a, b, c, d), bytes, length);
+}
+
+VERBENA_WIDE_CLMUL uint32_t UpdateCrc32WideClmul(uint32_t crc, const std::byte* bytes,
+                                                 size_t length) {
+  if (length < 512) return UpdateCrc32Clmul(crc, bytes, length);
+  __m512i a = _mm512_loadu_si512(bytes), b = _mm512_loadu_si512(bytes + 64);
+  __m512i c = _mm512_loadu_si512(bytes + 128), d = _mm512_loadu_si512(bytes + 192);
+  a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
+  const __m512i forward2048 = WideConstants(kForward2048);
+  for (bytes += 256, length -= 256; length >= 256; bytes += 256, length -= 256) {
+    a = WideForward(a, forward2048, _mm512_loadu_si512(bytes));
+    b = WideForward(b, forward2048, _mm512_loadu_si512(bytes + 64));
+    c = WideForward(c, forward2048, _mm512_loadu_si512(bytes + 128));
+    d = WideForward(d, forward2048, _mm512_loadu_si512(bytes + 192));
+  }
+  const __m512i forward512 = WideConstants(kForward512);
+  a = WideForward(WideForward(WideForward(a, forward512, b), forward512, c), forward512, d);
+  for (; length >= 64; bytes += 64, length -= 64) {
+    a = WideForward(a, forward512, _mm512_loadu_si512(bytes));
+  }
+  __m128i blocks[4];
+  _mm512_storeu_si512(blocks, a);
+  return FoldRest(Join(blocks[0], blocks[1], blocks[2], blocks[3]), bytes, length);
+}
+
+#else
+
+bool HasClmul() { return false; }
+bool HasWideClmul() { return false; }
+uint32_t UpdateCrc32Clmul(uint32_t crc, const std::byte* bytes, size_t length) {
+  return UpdateCrc32Portable(crc, bytes, length);
+}
+uint32_t UpdateCrc32WideClmul(uint32_t crc, const std::byte* bytes, size_t length) {
+  return UpdateCrc32Portable(crc, bytes, length);
+}
+
+#endif
+
+}  // namespace verbena::transport::wire
