@@ -41,6 +41,9 @@ enum class Opcode : uint8_t {
   kSendOnlyWithInvalidate = 0x17,
 };
 
+// Credit count of an AETH: end-to-end flow control is not in use.  Spec: IBTA 9.7.7.2.
+inline constexpr uint8_t kCreditsNotInUse = 31;
+
 // AETH syndrome classes and NAK codes.  Spec: IBTA 9.7.5.2.
 enum class AckType : uint8_t { kAck, kRnrNak, kNak };
 enum class NakCode : uint8_t {
@@ -105,7 +108,7 @@ struct Pdu {
   AckType ack_type = AckType::kAck;
   NakCode nak_code = NakCode::kPsnSequenceError;
   uint8_t rnr_timer_code = 0;
-  uint8_t credits = 31;  // 31: end-to-end flow control not in use, IBTA 9.7.7.2
+  uint8_t credits = kCreditsNotInUse;  // code of the receive WQEs ready
   Msn msn;
   uint64_t atomic_original = 0;
 

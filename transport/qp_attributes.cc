@@ -118,7 +118,9 @@ int QpAttributes::CheckAddress(const shm::AhAttr& ah, QpHost& host, Path* out) c
 
 void QpAttributes::Apply(const shm::QpAttr& attr, uint32_t mask, QpState to) {
   if (to == QpState::kReset) {
+    const PduLimits limits = pdu_limits_;
     *this = QpAttributes(config_);
+    pdu_limits_ = limits;
     return;
   }
   shm::QpAttr& v = values_;

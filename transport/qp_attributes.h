@@ -40,7 +40,8 @@ inline constexpr uint8_t kRetryForever = 7;  // rnr_retry only.  Spec: IBTA 9.7.
 class QpAttributes {
  public:
   // Keeps pointers to neither: `config` is copied.
-  explicit QpAttributes(const QpConfig& config) : config_(config) {}
+  explicit QpAttributes(const QpConfig& config)
+      : config_(config), pdu_limits_{config.max_pdu_bytes, 0} {}
 
   // Validates against the transition table and the limits, then applies all or nothing.
   // Errors: EINVAL as ibv_modify_qp(3). `host` resolves sgid_index.
@@ -88,6 +89,15 @@ class QpAttributes {
   uint8_t retry_count_max() const { return values_.retry_cnt; }
   uint8_t rnr_retry_count_max() const { return values_.rnr_retry; }  // kRetryForever: no limit
 
+  // What the device says of the way to the peer; a reset keeps it.
+  const PduLimits& pdu_limits() const { return pdu_limits_; }
+  void set_pdu_limits(const PduLimits& limits) { pdu_limits_ = limits; }
+  // Payload of a PDU that is not its message's last: whole packets, so that each starts at a PSN.
+  uint32_t pdu_bytes_max() const {
+    uint32_t whole = pdu_limits_.max_pdu_bytes / mtu_bytes() * mtu_bytes();
+    return whole == 0 ? mtu_bytes() : whole;
+  }
+
   // Number of PSNs a message of `bytes` consumes: at least one.  Spec: IBTA 9.2.
   PsnCount PsnsOf(uint32_t bytes) const {
     uint32_t mtu = mtu_bytes();
@@ -101,6 +111,7 @@ class QpAttributes {
   void Apply(const shm::QpAttr& attr, uint32_t mask, QpState to);
 
   QpConfig config_;
+  PduLimits pdu_limits_;
   QpState state_ = QpState::kReset;
   bool sq_draining_ = false;
   uint32_t mtu_bytes_ = 0;

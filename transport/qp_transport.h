@@ -33,7 +33,10 @@ struct DmaRequest {
   const DmaSegment* destination = nullptr;
   uint16_t destination_count = 0;
   uint64_t destination_offset = 0;  // into the concatenation of `destination`
-  uint64_t compare = 0;             // atomics: one aligned 8-byte word at destination
+  // kCopy: into the NIC's own memory instead of `destination`: a packet being made. Good until the
+  // result comes.
+  std::byte* local_destination = nullptr;
+  uint64_t compare = 0;  // atomics: one aligned 8-byte word at destination
   uint64_t swap_or_add = 0;
 };
 enum class DmaStatus : uint8_t {
@@ -118,8 +121,8 @@ class QpTransport {
   virtual void OnPayloadReleased(Instant now, Psn psn) {}
   virtual void OnTimeout(Instant now) = 0;
   virtual ModifyResult Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) = 0;
-  // Precondition: the state is RESET or INIT.
-  virtual void SetPduLimits(const PduLimits& limits) {}
+  // Precondition: the state is RESET or INIT. Holds until the next call; a reset keeps it.
+  virtual void SetPduLimits(const PduLimits& limits) = 0;
   // Goes to the error state and flushes (CQ overrun, hostile ring, dead device).
   virtual void Fail(Instant now, EventType event) = 0;
 

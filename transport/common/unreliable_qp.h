@@ -2,6 +2,7 @@
 // and what becomes of received ones is the business of the derived QP's requester and responder.
 #pragma once
 
+#include "core/base/check.h"
 #include "transport/common/qp_context.h"
 #include "transport/common/receive_queue.h"
 #include "transport/common/send_queue.h"
@@ -18,6 +19,10 @@ class UnreliableQp : public QpTransport {
   void OnPayloadReleased(Instant now, Psn psn) final { send_queue_.OnPayloadReleased(psn); }
   void OnTimeout(Instant now) final {}  // nothing is ever sent again
   ModifyResult Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) final;
+  void SetPduLimits(const PduLimits& limits) final {
+    VERBENA_CHECK(state() == QpState::kReset || state() == QpState::kInit);
+    context_.attributes.set_pdu_limits(limits);
+  }
   void Fail(Instant now, EventType event) final;
 
   bool PollRequest(Instant now, Pdu& out) final;

@@ -53,8 +53,14 @@ void Completer::Reset() {
 
 void Completer::OnPdu(Instant now, const Pdu& pdu, const OpcodeInfo& info) {
   // Ghosts: for what was acknowledged before, or never sent.  Spec: IBTA 9.7.5.1.1.
-  if (Psn::Delta(w_->unacked_psn, pdu.psn).value < 0) return;
-  if (!pdu.psn.Before(w_->sent_psn)) return;
+  const int32_t distance = Psn::Delta(w_->unacked_psn, pdu.psn).value;
+  if (distance < -1 || !pdu.psn.Before(w_->sent_psn)) return;
+  // The newest acknowledgement may come again for the sake of its credits.  Spec: IBTA 9.7.7.2.4.
+  if (info.has_aeth && pdu.ack_type == AckType::kAck &&
+      (pdu.credits != kCreditsNotInUse || requester_->has_credit_limit())) {
+    requester_->OnCredits(pdu.msn, pdu.credits);
+  }
+  if (distance < 0) return;
   if (info.is_read_response) {
     OnReadResponse(now, pdu, info);
   } else if (pdu.opcode == Opcode::kAtomicAcknowledge) {
@@ -102,6 +108,7 @@ bool Completer::AckThrough(Instant now, Psn psn) {
     }
     if (psn.Before(rec.LastPsn())) {  // a part of it
       w_->unacked_psn = psn.Next();
+      requester_->OnPartAcked(rec);
       progress = true;
       break;
     }
@@ -135,8 +142,8 @@ void Completer::OnReadResponse(Instant now, const Pdu& pdu, const OpcodeInfo& in
   SendRecord* rec = FindResponseRecord(now, pdu.psn);
   if (rec == nullptr || !rec->IsRead()) return;
   const uint32_t bytes = pdu.payload.length;
-  const uint32_t left = rec->length - rec->received_bytes;
-  // All pieces but the last are whole packets, and the last ends the message exactly.
+  const uint32_t left = requester_->ReadRequestEnd(*rec, rec->received_bytes) - rec->received_bytes;
+  // All pieces but the last are whole packets, and the last ends its request exactly.
   const bool fits = info.is_last
                         ? bytes == left
                         : bytes < left && bytes != 0 && bytes % attributes_->mtu_bytes() == 0;
@@ -176,6 +183,8 @@ bool Completer::Place(Instant now, SendRecord& rec, const Payload& payload) {
 void Completer::Take(Instant now, SendRecord& rec, uint32_t bytes) {
   const uint32_t index = w_->acked;
   rec.received_bytes += bytes;
+  // What comes after all, after a loss was presumed, need not be asked for again.
+  if (rec.sent_bytes < rec.received_bytes) rec.sent_bytes = rec.received_bytes;
   if (rec.received_bytes == rec.length) {
     rec.is_taken = true;
     w_->unacked_psn = rec.LastPsn().Next();

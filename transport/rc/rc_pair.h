@@ -18,7 +18,8 @@ struct RcPairOptions {
   uint64_t seed = 1;
   sim::SimOptions link;
   uint32_t max_pdu_bytes = 0;  // 0: packets of the path MTU
-  uint32_t mtu_code = 3;       // 1024 bytes
+  uint32_t max_unacked_psns = 0;
+  uint32_t mtu_code = 3;  // 1024 bytes
   uint32_t sq_psn = 100;
   uint8_t timeout_exp = 8;  // about 1 ms
   uint8_t retry_count = 7;
@@ -42,6 +43,7 @@ class RcPair {
     for (uint32_t side : {kA, kB}) {
       hosts[side] = std::make_unique<sim::SimHost>(&memory);
       qps[side] = std::make_unique<RcQp>(Config(side), hosts[side].get());
+      qps[side]->SetPduLimits({options.max_pdu_bytes, options.max_unacked_psns});
       fabric.Attach(qps[side].get(), QpnOf(side));
     }
     for (uint32_t side : {kA, kB}) {
@@ -179,7 +181,6 @@ class RcPair {
     config.max_send_sge = config.max_recv_sge = 4;
     config.max_inline_bytes = 512;
     config.max_rd_atomic = config.max_dest_rd_atomic = 16;
-    config.max_pdu_bytes = options_.max_pdu_bytes;
     return config;
   }
 

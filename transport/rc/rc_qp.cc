@@ -1,5 +1,7 @@
 #include "transport/rc/rc_qp.h"
 
+#include "core/base/check.h"
+
 namespace verbena::transport::rc {
 namespace {
 
@@ -90,6 +92,11 @@ ModifyResult RcQp::Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) {
   responder_.OnModify();
   Settle();
   return {0};
+}
+
+void RcQp::SetPduLimits(const PduLimits& limits) {
+  VERBENA_CHECK(state() == QpState::kReset || state() == QpState::kInit);
+  attributes_.set_pdu_limits(limits);
 }
 
 void RcQp::Fail(Instant now, EventType event) {

@@ -29,6 +29,7 @@ class RcQp final : public QpTransport {
   void OnSourceFault(Instant now, Opcode opcode, Psn psn) override;
   void OnTimeout(Instant now) override;
   ModifyResult Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) override;
+  void SetPduLimits(const PduLimits& limits) override;
   void Fail(Instant now, EventType event) override;
 
   bool PollRequest(Instant now, Pdu& out) override;

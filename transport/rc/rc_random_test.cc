@@ -22,6 +22,8 @@ RcPairOptions RandomOptions(uint64_t seed) {
   // Packets, messages in a few parts, whole messages.
   const uint32_t pdu_bytes[] = {0, 0, 4096, 1u << 20};
   options.max_pdu_bytes = pdu_bytes[random.Below(4)];
+  const uint32_t windows[] = {0, 0, 1, 2, 5, 16};
+  options.max_unacked_psns = windows[random.Below(6)];
   options.sq_psn = random.Chance(500) ? 0xff'fff0 : random.Below(1u << 24);
   options.max_rd_atomic = static_cast<uint8_t>(1 + random.Below(8));
   options.min_rnr_timer_code = 1;

@@ -1,5 +1,6 @@
 #include "transport/rc/requester.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -14,12 +15,22 @@ using shm::WrOpcode;
 // PSNs in flight stay within half the number space.  Spec: IBTA 9.7.2 (duplicate region).
 constexpr int32_t kPsnsInFlightMax = (1 << 23) - 1;
 // A long message asks for an acknowledgement now and then, so that a loss late in it doesn't send
-// all of it again.
+// all of it again, and a quarter of the window opens before the rest of it is used up.
 constexpr int32_t kAckRequestEveryPsns = 64;
+constexpr int32_t kAckRequestsPerWindow = 4;
 // The spec allows [T, 4T]. Twice the interval keeps a busy machine from seeing losses.
 constexpr int64_t kAckTimeoutFactor = 2;
 // Allowance for moving the bytes of whole-message PDUs: 1 GB/s, well below any backend's rate.
 constexpr int64_t kSendNsPerByte = 1;
+
+// Receive WQEs by the AETH's credit code.  Spec: IBTA 9.7.7.2, encoding of the credit count.
+constexpr uint16_t kCredits[kCreditsNotInUse] = {
+    0,     1,     2,     3,     4,     6,      8,      12,     16,    24,    32,
+    48,    64,    96,    128,   192,   256,    384,    512,    768,   1'024, 1'536,
+    2'048, 3'072, 4'096, 6'144, 8'192, 12'288, 16'384, 24'576, 32'768};
+
+// MSNs are serial numbers of as many bits as PSNs.
+int32_t Distance(Msn from, Msn to) { return Psn::Delta(Psn(from.value), Psn(to.value)).value; }
 
 bool IsSend(WrOpcode opcode) {
   return opcode == WrOpcode::kSend || opcode == WrOpcode::kSendWithImm ||
@@ -54,6 +65,7 @@ Opcode PartOpcode(WrOpcode opcode, bool is_first, bool is_last) {
 
 void Requester::Start(Psn sq_psn) {
   w_->next_psn = w_->unacked_psn = w_->sent_psn = sq_psn;
+  next_ssn_ = Msn(1);
   // WQEs may have been posted in any state before.
   w_->sq_may_hold_more = true;
   OnModify();
@@ -61,18 +73,37 @@ void Requester::Start(Psn sq_psn) {
 
 void Requester::Reset() {
   ack_deadline_ = rnr_deadline_ = Instant::Never();
-  implied_nak_served_ = corrupt_queue_ = false;
+  implied_nak_served_ = corrupt_queue_ = has_credit_limit_ = false;
+  credit_msn_ = Msn{};
 }
 
 void Requester::OnModify() {
   mtu_bytes_ = attributes_->mtu_bytes();
   mtu_shift_ = static_cast<uint32_t>(std::countr_zero(mtu_bytes_));
-  // Parts of a message but the last are whole packets, so that every part starts at a PSN.
-  uint32_t whole = config_.max_pdu_bytes / mtu_bytes_ * mtu_bytes_;
-  pdu_bytes_max_ = whole == 0 ? mtu_bytes_ : whole;
+  pdu_bytes_max_ = attributes_->pdu_bytes_max();
+  ApplyWindow();
   retries_left_ = attributes_->retry_count_max();
   rnr_retries_left_ = attributes_->rnr_retry_count_max();
   w_->may_send = true;
+}
+
+// Nothing asked for at once is larger than the window, or it could never be sent.
+void Requester::ApplyWindow() {
+  window_psns_ = static_cast<int32_t>(
+      std::min<uint32_t>(attributes_->pdu_limits().max_unacked_psns, kPsnsInFlightMax));
+  is_limited_ = window_psns_ != 0 || has_credit_limit_;
+  ack_request_every_psns_ = kAckRequestEveryPsns;
+  read_request_bytes_max_ = UINT32_MAX;
+  if (window_psns_ == 0) return;
+  const uint64_t window_bytes = uint64_t{static_cast<uint32_t>(window_psns_)} << mtu_shift_;
+  pdu_bytes_max_ = static_cast<uint32_t>(std::min<uint64_t>(pdu_bytes_max_, window_bytes));
+  ack_request_every_psns_ =
+      std::clamp(window_psns_ / kAckRequestsPerWindow, 1, kAckRequestEveryPsns);
+  // Two halves keep responses coming while the next request travels, if the peer may have two.
+  const int32_t read_psns =
+      attributes_->max_rd_atomic() > 1 ? std::max(window_psns_ / 2, 1) : window_psns_;
+  const uint64_t read_bytes = uint64_t{static_cast<uint32_t>(read_psns)} << mtu_shift_;
+  if (read_bytes < UINT32_MAX) read_request_bytes_max_ = static_cast<uint32_t>(read_bytes);
 }
 
 // --- sending -------------------------------------------------------------------------------------
@@ -92,6 +123,7 @@ bool Requester::PollRequest(Instant now, Pdu& out) {
       ++w_->cursor;
       continue;
     }
+    if (is_limited_ && !FitsLimits(rec)) break;
     VendorErr why = VendorErr::kNone;
     if (!rec.is_resolved && !Resolve(rec, &why)) {
       rec.status = WcStatus::kLocProtErr;
@@ -137,7 +169,7 @@ void Requester::LoadRecord(const SendWork& work, SendRecord& rec) {
   rec.flags = wqe.flags;
   rec.sent_bytes = rec.received_bytes = 0;
   rec.dma_outstanding = rec.segment_count = 0;
-  rec.is_resolved = rec.is_taken = false;
+  rec.is_resolved = rec.is_taken = rec.is_probe = false;
   rec.state = WqeState::kPosted;
   rec.status = WcStatus::kSuccess;
   rec.vendor_err = VendorErr::kNone;
@@ -164,11 +196,11 @@ void Requester::LoadRecord(const SendWork& work, SendRecord& rec) {
 }
 
 // Whether ordering and limits let a WQE begin now.
-bool Requester::MayStart(const SendRecord& rec) const {
+bool Requester::MayStart(const SendRecord& rec) {
   if (w_->rd_atomic_outstanding != 0) {
     // Spec: IBTA 10.8.3.3: a fence waits for all earlier READs and atomics.
     if ((rec.flags & shm::kSendFence) != 0) return false;
-    if (rec.HasResponse() && w_->rd_atomic_outstanding >= attributes_->max_rd_atomic()) {
+    if (rec.HasResponse() && RdAtomicSlotsUsed() >= attributes_->max_rd_atomic()) {
       // With a limit of 0 nothing is outstanding, and the WQE fails its check instead.
       return false;
     }
@@ -176,6 +208,61 @@ bool Requester::MayStart(const SendRecord& rec) const {
   int32_t in_flight = Psn::Delta(w_->unacked_psn, w_->next_psn).value;
   uint32_t length = rec.length < config_.max_message_bytes ? rec.length : config_.max_message_bytes;
   return in_flight + PsnsOf(length).value <= kPsnsInFlightMax;
+}
+
+// READ requests sent whose responses have not all come.
+uint32_t Requester::ReadRequestsOutstanding(const SendRecord& rec) const {
+  if (rec.sent_bytes <= rec.received_bytes) return 0;
+  return (rec.sent_bytes - 1) / read_request_bytes_max_ -
+         rec.received_bytes / read_request_bytes_max_ + 1;
+}
+
+// Of the peer's responder resources. A WQE keeps one from its start to its end, so that it can
+// always go on; a READ in several requests takes one for each of them.
+uint32_t Requester::RdAtomicSlotsUsed() {
+  uint32_t slots = w_->rd_atomic_outstanding;
+  if (w_->split_reads == 0) return slots;
+  for (uint32_t i = w_->acked; i != w_->tail; ++i) {
+    const SendRecord& rec = w_->At(i);
+    if (!rec.IsInFlight() || !rec.IsRead()) continue;
+    const uint32_t requests = ReadRequestsOutstanding(rec);
+    if (requests > 1) slots += requests - 1;
+  }
+  return slots;
+}
+
+uint32_t Requester::ReadRequestEnd(const SendRecord& rec, uint32_t offset) const {
+  if (rec.length <= read_request_bytes_max_) return rec.length;
+  // Requests end where they would have without a loss: a peer that keeps what it was asked for
+  // answers a part of that again, and nothing beyond it.  Spec: IBTA 9.7.5.1.1 (READ retried)
+  const uint64_t end = (uint64_t{offset} / read_request_bytes_max_ + 1) * read_request_bytes_max_;
+  return static_cast<uint32_t>(std::min<uint64_t>(end, rec.length));
+}
+
+bool Requester::IsBeyondCredits(const SendRecord& rec) const {
+  return has_credit_limit_ && rec.TakesReceive() && Distance(credit_limit_, rec.ssn) > 0;
+}
+
+// Whether the window and the peer's credits let the next PDU of a WQE out now. If not, something is
+// outstanding whose acknowledgement or response will ask again.
+bool Requester::FitsLimits(SendRecord& rec) {
+  const Psn psn = rec.first_psn + PsnCount{static_cast<int32_t>(rec.sent_bytes >> mtu_shift_)};
+  const int32_t outstanding = Psn::Delta(w_->unacked_psn, psn).value;
+  if (rec.IsRead() && ReadRequestsOutstanding(rec) != 0 &&
+      RdAtomicSlotsUsed() >= attributes_->max_rd_atomic()) {
+    return false;
+  }
+  if (window_psns_ != 0) {
+    const uint32_t bytes = rec.IsRead() ? ReadRequestEnd(rec, rec.sent_bytes) - rec.sent_bytes
+                                        : std::min(rec.length - rec.sent_bytes, pdu_bytes_max_);
+    if (outstanding + PsnsOf(bytes).value > window_psns_) return false;
+  }
+  // Without a credit one PDU may go: its answer tells of new ones.  Spec: IBTA 9.7.7.2.5.
+  if (rec.sent_bytes == 0) {
+    rec.is_probe = IsBeyondCredits(rec);
+    return !rec.is_probe || outstanding <= 0;
+  }
+  return !rec.is_probe || rec.first_psn.Before(w_->unacked_psn);
 }
 
 // What is wrong with a WQE before anything of it is sent; sets rec.status.
@@ -241,17 +328,21 @@ void Requester::BuildPdu(SendRecord& rec, Pdu& out) {
   }
 }
 
-// Asks for what has not come yet: after a loss that is the rest.
+// Asks for what was not asked for yet: after a loss that is what has not come.
 void Requester::BuildRead(SendRecord& rec, Pdu& out) {
+  const uint32_t offset = rec.sent_bytes;
+  const uint32_t end = ReadRequestEnd(rec, offset);
+  const bool is_last = end == rec.length;
   out.opcode = Opcode::kReadRequest;
-  out.psn = rec.first_psn + PsnCount{static_cast<int32_t>(rec.received_bytes >> mtu_shift_)};
-  out.remote_addr = rec.remote_addr + rec.received_bytes;
+  out.psn = rec.first_psn + PsnCount{static_cast<int32_t>(offset >> mtu_shift_)};
+  out.remote_addr = rec.remote_addr + offset;
   out.rkey = rec.rkey;
-  out.dma_length = rec.length - rec.received_bytes;
+  out.dma_length = end - offset;
   out.psn_count = PsnsOf(out.dma_length);
-  rec.sent_bytes = rec.length;
-  rec.state = LookUpRequesterEvent(RequesterEvent::kLastPduSent).next;
-  ++w_->cursor;
+  rec.sent_bytes = end;
+  rec.state =
+      LookUpRequesterEvent(is_last ? RequesterEvent::kLastPduSent : RequesterEvent::kPduSent).next;
+  if (is_last) ++w_->cursor;
 }
 
 void Requester::BuildAtomic(SendRecord& rec, Pdu& out) {
@@ -284,8 +375,13 @@ void Requester::BuildMessagePart(SendRecord& rec, Pdu& out) {
     out.ack_request = true;
   } else {
     int32_t sent = Psn::Delta(rec.first_psn, out.psn).value + out.psn_count.value;
-    out.ack_request =
-        sent / kAckRequestEveryPsns != (sent - out.psn_count.value) / kAckRequestEveryPsns;
+    const int32_t every = ack_request_every_psns_;
+    out.ack_request = rec.is_probe || sent / every != (sent - out.psn_count.value) / every;
+    if (window_psns_ != 0) {  // what follows may have to wait for this acknowledgement
+      const int32_t next = static_cast<int32_t>(pdu_bytes_max_ >> mtu_shift_);
+      const int32_t outstanding = Psn::Delta(w_->unacked_psn, out.psn).value + out.psn_count.value;
+      out.ack_request = out.ack_request || outstanding + next > window_psns_;
+    }
   }
   out.payload.length = bytes;
   if (rec.IsInline()) {
@@ -316,16 +412,16 @@ void Requester::Apply(Instant now, const RequesterInput& input) {
       RetryAfterRnr(now, input);
       return;
     case RequesterAction::kAssignPsns:
-      rec.psn_count = PsnsOf(rec.length);
-      rec.first_psn = w_->next_psn;
-      w_->next_psn = w_->next_psn + rec.psn_count;
-      if (rec.HasResponse()) ++w_->rd_atomic_outstanding;
+      AssignPsns(rec);
       break;
     case RequesterAction::kFail:
       Fail(input, row);
       break;
     case RequesterAction::kRetire:
-      if (rec.HasResponse()) --w_->rd_atomic_outstanding;
+      if (rec.HasResponse()) {
+        --w_->rd_atomic_outstanding;
+        if (rec.length > read_request_bytes_max_) --w_->split_reads;
+      }
       w_->WakeSender();
       break;
     case RequesterAction::kReopen:
@@ -336,6 +432,22 @@ void Requester::Apply(Instant now, const RequesterInput& input) {
       break;
   }
   rec.state = row.next;
+}
+
+void Requester::AssignPsns(SendRecord& rec) {
+  rec.psn_count = PsnsOf(rec.length);
+  rec.first_psn = w_->next_psn;
+  w_->next_psn = w_->next_psn + rec.psn_count;
+  uint32_t messages = 1;  // as the peer counts them
+  if (rec.HasResponse()) {
+    ++w_->rd_atomic_outstanding;
+    if (rec.length > read_request_bytes_max_) {
+      ++w_->split_reads;
+      messages = (rec.length - 1) / read_request_bytes_max_ + 1;
+    }
+  }
+  rec.ssn = Msn((next_ssn_.value + messages - 1) & Psn::kMask);
+  next_ssn_ = Msn((rec.ssn.value + 1) & Psn::kMask);
 }
 
 void Requester::Fail(const RequesterInput& input, const RequesterEventRow& row) {
@@ -382,7 +494,9 @@ void Requester::GoBackTo(Psn psn) {
     if (!rec.IsInFlight() || rec.is_taken) continue;
     int32_t psns_done = Psn::Delta(rec.first_psn, psn).value;
     if (psns_done >= rec.psn_count.value) continue;  // wholly before
-    rec.sent_bytes = psns_done > 0 ? static_cast<uint32_t>(psns_done) << mtu_shift_ : 0;
+    rec.sent_bytes = rec.IsRead()    ? rec.received_bytes
+                     : psns_done > 0 ? static_cast<uint32_t>(psns_done) << mtu_shift_
+                                     : 0;
     rec.is_resolved = false;  // a key may have been revoked since
     rec.state = row.next;
     if (first == w_->tail) first = i;
@@ -400,6 +514,22 @@ void Requester::OnProgress(Instant now) {
   } else {
     ArmAckTimer(now);
   }
+  w_->WakeSender();
+}
+
+void Requester::OnPartAcked(SendRecord& rec) {
+  // Acknowledged after all, after a loss was presumed: it need not be sent again.
+  const int32_t psns = Psn::Delta(rec.first_psn, w_->unacked_psn).value;
+  const uint32_t bytes = static_cast<uint32_t>(psns) << mtu_shift_;
+  if (rec.sent_bytes < bytes) rec.sent_bytes = bytes;
+}
+
+void Requester::OnCredits(Msn msn, uint8_t credit_code) {
+  if (Distance(credit_msn_, msn) < 0) return;  // an older answer that came late
+  credit_msn_ = msn;
+  has_credit_limit_ = credit_code < kCreditsNotInUse;
+  is_limited_ = window_psns_ != 0 || has_credit_limit_;
+  if (has_credit_limit_) credit_limit_ = Msn((msn.value + kCredits[credit_code]) & Psn::kMask);
   w_->WakeSender();
 }
 

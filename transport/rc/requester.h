@@ -46,6 +46,13 @@ class Requester {
   void Apply(Instant now, const RequesterInput& input);
   // The peer acknowledged something new: the retry counters start over.
   void OnProgress(Instant now);
+  // Part of a message was acknowledged.
+  void OnPartAcked(SendRecord& rec);
+  bool has_credit_limit() const { return has_credit_limit_; }
+  // What the peer said of its receive queue, in an acknowledgement of all messages up to `msn`.
+  void OnCredits(Msn msn, uint8_t credit_code);
+  // Where in its message the READ request ends that asks for the byte at `offset`.
+  uint32_t ReadRequestEnd(const SendRecord& rec, uint32_t offset) const;
   // Payload of the request PDU at `psn` could not be read.
   void OnSourceFault(Instant now, Psn psn);
   // True once: the SQ's memory lies.
@@ -58,7 +65,13 @@ class Requester {
  private:
   bool EnsureRecord();
   void LoadRecord(const SendWork& work, SendRecord& rec);
-  bool MayStart(const SendRecord& rec) const;
+  bool MayStart(const SendRecord& rec);
+  uint32_t ReadRequestsOutstanding(const SendRecord& rec) const;
+  uint32_t RdAtomicSlotsUsed();
+  bool FitsLimits(SendRecord& rec);
+  bool IsBeyondCredits(const SendRecord& rec) const;
+  void AssignPsns(SendRecord& rec);
+  void ApplyWindow();
   void StartRecord(Instant now, SendRecord& rec);
   RequesterInput CheckRecord(SendRecord& rec) const;
   bool Resolve(SendRecord& rec, shm::VendorErr* why);
@@ -86,6 +99,16 @@ class Requester {
   uint32_t mtu_bytes_ = 256;
   uint32_t mtu_shift_ = 8;
   uint32_t pdu_bytes_max_ = 256;
+  // PSNs outstanding, a READ's expected responses included; 0: the PSN space is the only limit.
+  int32_t window_psns_ = 0;
+  int32_t ack_request_every_psns_ = 64;
+  uint32_t read_request_bytes_max_ = UINT32_MAX;
+  bool is_limited_ = false;  // by a window or by credits
+  // End-to-end credits: messages up to this one find a receive WQE.  Spec: IBTA 9.7.7.2.
+  bool has_credit_limit_ = false;
+  Msn credit_limit_;
+  Msn credit_msn_;  // of the acknowledgement that set it
+  Msn next_ssn_;
   uint8_t retries_left_ = 0;
   uint8_t rnr_retries_left_ = 0;
   bool corrupt_queue_ = false;

@@ -40,8 +40,7 @@ void Responder::Start(Psn rq_psn) {
 void Responder::OnModify() {
   mtu_bytes_ = attributes_->mtu_bytes();
   mtu_shift_ = static_cast<uint32_t>(std::countr_zero(mtu_bytes_));
-  uint32_t whole = config_.max_pdu_bytes / mtu_bytes_ * mtu_bytes_;
-  pdu_bytes_max_ = whole == 0 ? mtu_bytes_ : whole;
+  pdu_bytes_max_ = attributes_->pdu_bytes_max();
 }
 
 void Responder::Halt() {

@@ -29,10 +29,11 @@ struct SendRecord {
   RKey rkey;
   uint32_t imm_or_rkey = 0;
   uint32_t length = 0;
-  uint32_t sent_bytes = 0;      // next byte to send
+  uint32_t sent_bytes = 0;      // next byte to send, or to ask for
   uint32_t received_bytes = 0;  // READ: response bytes taken in order
   Psn first_psn;
   PsnCount psn_count{1};
+  Msn ssn;  // what the peer's MSN will be once this message is complete
   uint16_t dma_outstanding = 0;
   uint16_t segment_count = 0;
   shm::WrOpcode opcode = shm::WrOpcode::kSend;
@@ -40,12 +41,17 @@ struct SendRecord {
   uint8_t num_sge = 0;
   bool is_resolved = false;  // the segments stand for the SGEs as of this transmission
   bool is_taken = false;  // READ, atomic: the whole response came (it may still be on its way in)
+  bool is_probe = false;  // begun without a credit: its first PDU waits for its acknowledgement
   WqeState state = WqeState::kPosted;
   WcStatus status = WcStatus::kSuccess;
   shm::VendorErr vendor_err = shm::VendorErr::kNone;
 
   bool IsInline() const { return (flags & shm::kSendInline) != 0; }
   bool IsRead() const { return opcode == shm::WrOpcode::kRdmaRead; }
+  bool TakesReceive() const {
+    return opcode == shm::WrOpcode::kSend || opcode == shm::WrOpcode::kSendWithImm ||
+           opcode == shm::WrOpcode::kSendWithInv || opcode == shm::WrOpcode::kRdmaWriteWithImm;
+  }
   bool IsAtomic() const {
     return opcode == shm::WrOpcode::kAtomicCmpAndSwp || opcode == shm::WrOpcode::kAtomicFetchAndAdd;
   }
@@ -80,15 +86,16 @@ class SendWindow {
  public:
   static constexpr uint32_t kRecords = 128;
 
-  uint32_t head = 0;     // oldest not polled as a completion
-  uint32_t retired = 0;  // oldest that is not done
-  uint32_t acked = 0;    // oldest not wholly acknowledged
-  uint32_t cursor = 0;   // next to send
-  uint32_t tail = 0;     // next to fetch
-  Psn next_psn;          // of the next WQE to start
-  Psn unacked_psn;       // oldest outstanding
-  Psn sent_psn;          // one past the newest ever sent
-  uint32_t rd_atomic_outstanding = 0;
+  uint32_t head = 0;                   // oldest not polled as a completion
+  uint32_t retired = 0;                // oldest that is not done
+  uint32_t acked = 0;                  // oldest not wholly acknowledged
+  uint32_t cursor = 0;                 // next to send
+  uint32_t tail = 0;                   // next to fetch
+  Psn next_psn;                        // of the next WQE to start
+  Psn unacked_psn;                     // oldest outstanding
+  Psn sent_psn;                        // one past the newest ever sent
+  uint32_t rd_atomic_outstanding = 0;  // WQEs
+  uint32_t split_reads = 0;            // of them, READs that take several requests
   bool sq_may_hold_more = false;
   bool may_send = false;  // PollRequest might produce something
 
@@ -109,7 +116,7 @@ class SendWindow {
   // Forgets all work, keeps the memory.
   void Clear() {
     head = retired = acked = cursor = tail = 0;
-    rd_atomic_outstanding = 0;
+    rd_atomic_outstanding = split_reads = 0;
     sq_may_hold_more = may_send = false;
   }
 

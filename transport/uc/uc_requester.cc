@@ -42,12 +42,6 @@ bool UcRequester::CheckWqe() {
   return true;
 }
 
-// Payload of a PDU that is not the last: whole path-MTU packets.
-uint32_t UcRequester::ChunkBytes() const {
-  uint32_t mtu = context_.attributes.mtu_bytes();
-  return std::max(mtu, context_.config.max_pdu_bytes / mtu * mtu);
-}
-
 Opcode UcRequester::OpcodeFor(bool is_first, bool is_last) const {
   uint8_t wr = send_queue_.wqe().opcode;
   bool imm = HasImm(wr);
@@ -66,7 +60,7 @@ Opcode UcRequester::OpcodeFor(bool is_first, bool is_last) const {
 void UcRequester::MakePdu(Pdu& out) {
   const shm::SendWqe& wqe = send_queue_.wqe();
   uint32_t left = message_bytes_ - sent_bytes_;
-  uint32_t length = std::min(left, ChunkBytes());
+  uint32_t length = std::min(left, context_.attributes.pdu_bytes_max());
   bool is_first = sent_bytes_ == 0;
   bool is_last = length == left;
 

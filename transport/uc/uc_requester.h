@@ -23,7 +23,6 @@ class UcRequester {
  private:
   bool Fail(WcStatus status, shm::VendorErr why);
   Opcode OpcodeFor(bool is_first, bool is_last) const;
-  uint32_t ChunkBytes() const;
 
   QpContext& context_;
   SendQueue& send_queue_;

@@ -32,6 +32,16 @@ class UcRequesterScript : public QpScript {
   }
 };
 
+TEST_F(UcRequesterScript, PduLimitsOfTheConnectionReplaceThoseOfTheQp) {
+  Build({.max_pdu_bytes = 1 << 20});
+  ASSERT_EQ(MoveTo(QpState::kReset), 0);
+  qp_->SetPduLimits({.max_pdu_bytes = 0, .max_unacked_psns = 1});
+  BringUp(QpState::kRts);
+  PostSend(Send(1, 2 * kMtu));
+  EXPECT_EQ(NextRequest().opcode, Opcode::kSendFirst);
+  EXPECT_EQ(NextRequest().opcode, Opcode::kSendLast);  // nothing acknowledges, nothing waits
+}
+
 TEST_F(UcRequesterScript, SendLeavesAsOnePacketAndCompletes) {
   SendWork work =
       Work(7, WrOpcode::kSendWithImm, {NewBuffer(100)}, shm::kSendSignaled | shm::kSendSolicited);
