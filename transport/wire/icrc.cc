@@ -100,7 +100,7 @@ uint32_t ComputeIcrc(const PacketAddress& address, uint16_t ip_id, const std::by
                          : AppendIpv6(address, udp_bytes, end);
   end = AppendUdp(address, udp_bytes, end);
   uint32_t bth_bytes = std::min(length, kBthBytes);
-  std::memcpy(end, bytes, bth_bytes);
+  std::copy_n(bytes, bth_bytes, end);
   if (bth_bytes > 4) end[4] = kOnes;  // FECN, BECN and the reserved bits beside them
   end += bth_bytes;
   uint32_t crc = UpdateCrc32(kCrc32Start, headers, static_cast<size_t>(end - headers));
