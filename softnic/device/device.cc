@@ -41,6 +41,17 @@ void Device::OnTimeout(Instant now) { impl_->core.OnTimeout(now); }
 void Device::FlushEvents() { impl_->core.FlushEvents(); }
 
 bool Device::Run(Instant now, uint32_t max_pdus) { return impl_->core.Run(now, max_pdus); }
+void Device::AttachPort(uint32_t nic, transport::PacketPort* port) {
+  impl_->core.AttachPort(nic, port);
+}
+bool Device::PollPorts(Instant now, uint32_t max_packets) {
+  return impl_->core.PollPorts(now, max_packets);
+}
+bool Device::FlushPorts(Instant now) { return impl_->core.FlushPorts(now); }
+void Device::SetPortState(Instant now, uint32_t nic, bool is_up) {
+  impl_->core.SetPortState(now, nic, is_up);
+}
+WireCounters Device::WireCountersOf(uint32_t nic) const { return impl_->core.WireCountersOf(nic); }
 Instant Device::PollTimeout() const { return impl_->core.PollTimeout(); }
 std::vector<ShowRow> Device::Show(ShowKind kind) const { return impl_->core.Show(kind); }
 DeviceStats Device::Stats() const { return impl_->core.Stats(); }

@@ -14,7 +14,9 @@
 #include "core/base/types.h"
 #include "core/shm/attach.h"
 #include "core/shm/command.h"
+#include "softnic/device/nic_counters.h"
 #include "softnic/device/services.h"
+#include "transport/port/packet_port.h"
 
 namespace verbena::softnic {
 
@@ -46,7 +48,14 @@ struct NicConfig {
   uint32_t ipv4 = 0;          // host order; GID 1 is its IPv4-mapped form
   uint8_t mac[6] = {};        // GID 0 (link-local) and the GUIDs derive from it
   uint32_t mtu_bytes = 4096;  // active_mtu
+  // Its GIDs from index 0; empty: the two above.
+  std::vector<Gid> gids;
+  // What goes to NICs of the same instance takes the network too.
+  bool is_wire_only = false;
 };
+
+// The link-local GID that derives from the MAC.
+Gid LinkLocalGidOf(const NicConfig& config);
 
 struct DeviceConfig {
   std::vector<NicConfig> nics;
@@ -98,6 +107,18 @@ class Device {
   // True if work is left.
   bool Run(Instant now, uint32_t max_pdus);
   Instant PollTimeout() const;
+
+  // --- networks ---------------------------------------------------------------------------------
+  // `port` carries the packets of NIC `nic` to and from a network, and outlives the device or is
+  // taken off again with nullptr.
+  void AttachPort(uint32_t nic, transport::PacketPort* port);
+  // Takes packets in, at most `max_packets` of each port. True if there were any.
+  bool PollPorts(Instant now, uint32_t max_packets);
+  // Hands to the network what the turn has made. Call after Run. True if QPs have work left.
+  bool FlushPorts(Instant now);
+  // IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE.
+  void SetPortState(Instant now, uint32_t nic, bool is_up);
+  WireCounters WireCountersOf(uint32_t nic) const;
 
   // --- sight ------------------------------------------------------------------------------------
   std::vector<ShowRow> Show(ShowKind kind) const;

@@ -4,6 +4,7 @@
 //   pd mr cq srq ah channel mcast .cc  objects    schedule.cc turns, draining outputs, timers
 //   qp_commands.cc  create, modify, destroy       events.cc   channel and asynchronous events
 //   qp.cc  DeviceQp as its transport's host       show.cc     rows for `verbena show`
+//   wire.cc  PDUs to packets and back             mcast.cc    multicast groups
 //
 // Invariants: every public call ends in Settle(), after which no QP has undrained outputs (but
 // those marked has_more_output), and no CQ a completion whose arm word was not looked at. Thread:
@@ -30,6 +31,8 @@
 #include "softnic/device/tables.h"
 #include "softnic/device/timer_heap.h"
 #include "softnic/device/transports.h"
+#include "softnic/device/tx_queue.h"
+#include "transport/port/packet_port.h"
 
 namespace verbena::softnic {
 
@@ -84,6 +87,11 @@ class DeviceCore {
   void FlushEvents();
   bool Run(Instant now, uint32_t max_pdus);
   Instant PollTimeout() const;
+  void AttachPort(uint32_t nic, transport::PacketPort* port);
+  bool PollPorts(Instant now, uint32_t max_packets);
+  bool FlushPorts(Instant now);
+  void SetPortState(Instant now, uint32_t nic, bool is_up);
+  WireCounters WireCountersOf(uint32_t nic) const { return nics_[nic]->wire; }
   std::vector<ShowRow> Show(ShowKind kind) const;
   DeviceStats Stats() const;
 
@@ -189,6 +197,11 @@ class DeviceCore {
     transport::Opcode opcode = transport::Opcode::kSendOnly;
     Psn psn;
     uint64_t use = kNoUse;
+    TxPacket* packet = nullptr;  // the payload goes into it, and to no QP
+  };
+  // Whose PDU it is: a QP of this instance, or nobody's here (it came from a network).
+  struct Origin {
+    DeviceQp* sender;
   };
   Nic* FindNic(const Gid& gid) const;
   DeviceQp* FindQp(QpRef ref) const;
@@ -200,15 +213,20 @@ class DeviceCore {
   void Route(DeviceQp& sender, const transport::Pdu& pdu, uint64_t use);
   void DeliverMulticast(DeviceQp& sender, const transport::Pdu& pdu, const Gid& group,
                         uint64_t use);
-  void HandOver(DeviceQp& sender, DeviceQp& destination, const transport::Pdu& pdu, uint64_t use);
+  void HandOver(Origin origin, DeviceQp& destination, const transport::Pdu& pdu, uint64_t use);
   // The PDU a placement comes from.
   struct Cause {
-    DeviceQp& sender;
+    Origin origin;
     transport::Opcode opcode;
     Psn psn;
     uint64_t use;
   };
   void SubmitDmas(DeviceQp& qp, const Cause* cause);
+  static bool PkeysMatch(PKey a, PKey b);
+  // Segments of the same shape in no memory at all: the DMA engine reports them as a fault, in
+  // order.
+  static const transport::DmaSegment* Refuse(const transport::DmaSegment* segments, uint32_t count,
+                                             std::array<transport::DmaSegment, shm::kMaxSge>& out);
   // Whether all segments lie in regions that `owner` has registered now.
   bool AreLive(const transport::DmaSegment* segments, uint32_t count, SessionId owner) const;
   // Counts who still needs the payload of a UC or UD PDU: its sender hears of the last one's end.
@@ -221,6 +239,20 @@ class DeviceCore {
   void DropWaiting(DeviceQp& qp);
   void Unblock(QpRef sender);
 
+  // --- wire.cc ----------------------------------------------------------------------------------
+  bool IsOnWire(const Nic& nic, const Gid& dgid) const;
+  transport::PduLimits LimitsTo(const Nic& nic, const Gid& dgid, uint32_t path_mtu_bytes) const;
+  bool HasTxRoom(const TxQueue& queue) const;
+  // The path of `path.dgid` leads to the network.
+  void EmitPacket(DeviceQp& sender, const transport::Pdu& pdu, const transport::Path& path,
+                  uint64_t use);
+  void OnPayloadRead(const DmaRecord& record, transport::DmaStatus status);
+  void PumpTx(DeviceQp& qp);
+  bool PumpQueue(DeviceQp& qp, TxQueue& queue);
+  void DropTx(DeviceQp& qp);
+  void TakePacket(Nic& nic, const transport::InPacket& packet);
+  void TakeMulticast(Nic& nic, const transport::Pdu& pdu);
+
   // --- schedule.cc ------------------------------------------------------------------------------
   // After any input to `qp`: submits its DMA at once, and drains the rest in Settle.
   void AfterInput(DeviceQp& qp) {
@@ -232,6 +264,9 @@ class DeviceCore {
   void DrainMarked();
   void Settle();
   void MakeReady(DeviceQp& qp);
+  bool MaySend(DeviceQp& qp) const {
+    return !qp.is_blocked && HasTxRoom(qp.tx_requests) && qp.transport->HasRequestWork();
+  }
   void UpdateTimer(DeviceQp& qp);
   uint32_t RunTurn(DeviceQp& qp, uint32_t max_pdus);
 
@@ -309,6 +344,8 @@ class DeviceCore {
   uint64_t next_fence_ = 1;
   std::map<Gid, McastGroup> mcast_groups_;
   transport::local::HeldPduPool held_pdus_;
+  TxPool tx_pool_;
+  std::vector<QpRef> stalled_;  // their port had no room
 
   std::vector<DeviceQp*> drain_;
   std::vector<Cq*> dirty_cqs_;

@@ -74,7 +74,7 @@ bool DeviceCore::FlushAsyncEvents(Session& session) {
     const UndeliveredEvent& event = session.undelivered_events.front();
     shm::Handle object = event.message.object;
     DeviceQp* qp = event.source == EventSource::kQp ? session.qps.Find(object) : nullptr;
-    bool is_alive = qp != nullptr ||
+    bool is_alive = qp != nullptr || event.source == EventSource::kPort ||
                     (event.source == EventSource::kCq && session.cqs.Find(object) != nullptr) ||
                     (event.source == EventSource::kSrq && session.srqs.Find(object) != nullptr);
     if (is_alive && !session.services->SendAsyncEvent(event.message)) return false;

@@ -17,25 +17,25 @@ using transport::Pdu;
 
 namespace {
 
-// Spec: IBTA 10.9.3: keys match when their low 15 bits do and at least one is a full member.
-bool PkeysMatch(PKey a, PKey b) {
-  return ((a.value ^ b.value) & 0x7fff) == 0 && ((a.value | b.value) & 0x8000) != 0;
-}
-
-// Segments of the same shape in no memory at all: the DMA engine reports them as a fault, in order.
-const transport::DmaSegment* Refuse(const transport::DmaSegment* segments, uint32_t count,
-                                    std::array<transport::DmaSegment, shm::kMaxSge>& out) {
-  VERBENA_CHECK(count <= out.size());
-  for (uint32_t i = 0; i < count; ++i) out[i] = {kNoMemory, segments[i].length, 0};
-  return out.data();
-}
-
 bool IsRequest(const Pdu& pdu) {
   const transport::OpcodeInfo* info = transport::LookUpOpcode(pdu.opcode);
   return info != nullptr && info->is_request;
 }
 
 }  // namespace
+
+// Spec: IBTA 10.9.3: keys match when their low 15 bits do and at least one is a full member.
+bool DeviceCore::PkeysMatch(PKey a, PKey b) {
+  return ((a.value ^ b.value) & 0x7fff) == 0 && ((a.value | b.value) & 0x8000) != 0;
+}
+
+const transport::DmaSegment* DeviceCore::Refuse(
+    const transport::DmaSegment* segments, uint32_t count,
+    std::array<transport::DmaSegment, shm::kMaxSge>& out) {
+  VERBENA_CHECK(count <= out.size());
+  for (uint32_t i = 0; i < count; ++i) out[i] = {kNoMemory, segments[i].length, 0};
+  return out.data();
+}
 
 size_t DeviceCore::GidHash::operator()(const Gid& gid) const {
   uint64_t high, low;
@@ -97,6 +97,7 @@ void DeviceCore::Route(DeviceQp& sender, const Pdu& pdu, uint64_t use) {
     if (!sender.IsConnectedService()) DeliverMulticast(sender, pdu, path.dgid, use);
     return;
   }
+  if (IsOnWire(*sender.nic, path.dgid)) return EmitPacket(sender, pdu, path, use);
   DeviceQp* destination = FindDestination(sender, pdu, path);
   if (destination == nullptr) return;
   // What came before it and waits goes first.
@@ -104,15 +105,15 @@ void DeviceCore::Route(DeviceQp& sender, const Pdu& pdu, uint64_t use) {
     bool blocks_sender = IsRequest(pdu);
     sender.is_blocked |= blocks_sender;
     KeepUse(use);
-    destination->waiting.push_back({sender.self, blocks_sender, use, held_pdus_.Hold(pdu)});
+    destination->waiting.push_back({sender.self, blocks_sender, false, use, held_pdus_.Hold(pdu)});
     return;
   }
-  HandOver(sender, *destination, pdu, use);
+  HandOver({&sender}, *destination, pdu, use);
 }
 
-void DeviceCore::HandOver(DeviceQp& sender, DeviceQp& destination, const Pdu& pdu, uint64_t use) {
-  Cause cause{sender, pdu.opcode, pdu.psn, use};
-  if (&sender != &destination) {
+void DeviceCore::HandOver(Origin origin, DeviceQp& destination, const Pdu& pdu, uint64_t use) {
+  Cause cause{origin, pdu.opcode, pdu.psn, use};
+  if (origin.sender != &destination) {
     destination.transport->OnPdu(now_, pdu);
     SubmitDmas(destination, &cause);
   } else {
@@ -132,16 +133,16 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
     DmaRecord record;
     record.qp = qp.self;
     record.token = request.token;
-    if (cause != nullptr) {
-      record.sender = cause->sender.self;
+    DeviceQp* sender = cause != nullptr ? cause->origin.sender : nullptr;
+    if (sender != nullptr) {
+      record.sender = sender->self;
       record.opcode = cause->opcode;
       record.psn = cause->psn;
       record.use = cause->use;
       KeepUse(cause->use);
-      qp.last_stream =
-          qp.IsConnectedService() ? std::min(qp.stream, cause->sender.stream) : qp.stream;
+      qp.last_stream = qp.IsConnectedService() ? std::min(qp.stream, sender->stream) : qp.stream;
     }
-    SessionId source_owner = cause != nullptr ? cause->sender.session->id : qp.session->id;
+    SessionId source_owner = sender != nullptr ? sender->session->id : qp.session->id;
     uint16_t source_count = request.source.segments != nullptr ? request.source.segment_count : 0;
     if (!AreLive(request.source.segments, source_count, source_owner)) {
       request.source.segments = Refuse(request.source.segments, source_count, refused_source_);
@@ -203,7 +204,9 @@ void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus st
   DmaRecord record;
   if (!dmas_.Take(cookie, &record)) return;
   if (status == transport::DmaStatus::kSourceFault) ReportSourceFault(record);
-  if (DeviceQp* qp = FindQp(record.qp); qp != nullptr) {
+  if (record.packet != nullptr) {
+    OnPayloadRead(record, status);
+  } else if (DeviceQp* qp = FindQp(record.qp); qp != nullptr) {
     qp->transport->OnDmaDone(now, {record.token, status, atomic_original});
     AfterInput(*qp);
   }
@@ -216,11 +219,11 @@ void DeviceCore::TakeWaiting(DeviceQp& qp) {
     Waiting& first = qp.waiting.front();
     DeviceQp* sender = FindQp(first.sender);
     // Nobody's, or for a QP that left the states in which it listens: dropped, as on a wire.
-    bool is_dropped = sender == nullptr || !qp.IsReceiving();
+    bool is_dropped = (sender == nullptr && !first.is_from_wire) || !qp.IsReceiving();
     if (!is_dropped && !qp.transport->CanAccept(first.pdu->pdu())) return;
     Waiting taken = std::move(first);
     qp.waiting.pop_front();
-    if (!is_dropped) HandOver(*sender, qp, taken.pdu->pdu(), taken.use);
+    if (!is_dropped) HandOver({sender}, qp, taken.pdu->pdu(), taken.use);
     EndUse(taken.use);
     if (taken.blocks_sender) Unblock(taken.sender);
   }

@@ -28,6 +28,15 @@ int DeviceCore::AttachMcast(Command& command) {
     if (group->second.members.empty()) mcast_groups_.erase(group);
     return ENOMEM;
   }
+  // The first of its NIC.
+  bool is_joined = std::any_of(group->second.members.begin(), group->second.members.end(),
+                               [&](DeviceQp* member) { return member->nic == qp->nic; });
+  if (!is_joined && qp->nic->port != nullptr) {
+    if (int error = qp->nic->port->JoinGroup(gid); error != 0) {
+      if (group->second.members.empty()) mcast_groups_.erase(group);
+      return error;
+    }
+  }
   group->second.members.push_back(qp);
   qp->mcast_groups.push_back(gid);
   return 0;
@@ -50,6 +59,9 @@ int DeviceCore::DetachMcast(Command& command) {
 void DeviceCore::LeaveGroup(DeviceQp& qp, const Gid& gid) {
   auto group = mcast_groups_.find(gid);
   std::erase(group->second.members, &qp);
+  bool is_needed = std::any_of(group->second.members.begin(), group->second.members.end(),
+                               [&](DeviceQp* member) { return member->nic == qp.nic; });
+  if (!is_needed && qp.nic->port != nullptr) qp.nic->port->LeaveGroup(gid);
   if (group->second.members.empty()) mcast_groups_.erase(group);
 }
 
@@ -57,11 +69,15 @@ void DeviceCore::LeaveGroup(DeviceQp& qp, const Gid& gid) {
 // a member like any other.
 void DeviceCore::DeliverMulticast(DeviceQp& sender, const transport::Pdu& pdu, const Gid& gid,
                                   uint64_t use) {
+  if (sender.nic->port != nullptr) {
+    EmitPacket(sender, pdu, *pdu.path, use);
+    if (sender.nic->config().is_wire_only) return;
+  }
   auto group = mcast_groups_.find(gid);
   if (group == mcast_groups_.end()) return;
   for (DeviceQp* member : group->second.members) {
     if (member->IsReceiving() && member->transport->CanAccept(pdu)) {
-      HandOver(sender, *member, pdu, use);
+      HandOver({&sender}, *member, pdu, use);
     }
   }
 }

@@ -8,7 +8,9 @@ namespace verbena::softnic {
 namespace {
 
 // Values of <infiniband/verbs.h>, whose numbers the ABI carries.
+constexpr uint32_t kPortDown = 1;           // IBV_PORT_DOWN
 constexpr uint32_t kPortActive = 4;         // IBV_PORT_ACTIVE
+constexpr uint32_t kPhysDisabled = 3;       // IB_PORT_PHYS_STATE_DISABLED
 constexpr uint32_t kPhysLinkUp = 5;         // IB_PORT_PHYS_STATE_LINK_UP
 constexpr uint32_t kLinkLayerEthernet = 2;  // IBV_LINK_LAYER_ETHERNET
 constexpr uint32_t kWidth4x = 2;
@@ -49,7 +51,21 @@ uint64_t ToBigEndian(const std::array<uint8_t, 8>& bytes) {
   return value;
 }
 
+// Spec: RFC 4291 appendix A (modified EUI-64), as RoCE drivers make GUIDs and link-local GIDs.
+std::array<uint8_t, 8> Eui64Of(const uint8_t mac[6]) {
+  return {static_cast<uint8_t>(mac[0] ^ 2), mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]};
+}
+
 }  // namespace
+
+Gid LinkLocalGidOf(const NicConfig& config) {
+  Gid gid;
+  gid.raw[0] = 0xfe;
+  gid.raw[1] = 0x80;
+  std::array<uint8_t, 8> eui = Eui64Of(config.mac);
+  std::copy(eui.begin(), eui.end(), gid.raw.begin() + 8);
+  return gid;
+}
 
 DeviceLimits Clamp(const DeviceLimits& limits) {
   DeviceLimits out = limits;
@@ -69,18 +85,15 @@ DeviceLimits Clamp(const DeviceLimits& limits) {
 
 Nic::Nic(uint32_t index, const NicConfig& config, const DeviceLimits& limits)
     : index_(index), config_(config), limits_(Clamp(limits)) {
-  std::array<uint8_t, 8> eui = Eui64();
-  gids_[0].raw[0] = 0xfe;
-  gids_[0].raw[1] = 0x80;
-  std::copy(eui.begin(), eui.end(), gids_[0].raw.begin() + 8);
+  gids_[0] = LinkLocalGidOf(config);
   gids_[1] = Gid::FromIpv4(config.ipv4);
+  if (config.gids.empty()) return;
+  gids_.fill(Gid{});
+  std::copy_n(config.gids.begin(), std::min<size_t>(config.gids.size(), gids_.size()),
+              gids_.begin());
 }
 
-// Spec: RFC 4291 appendix A (modified EUI-64), as RoCE drivers make GUIDs and link-local GIDs.
-std::array<uint8_t, 8> Nic::Eui64() const {
-  const uint8_t* mac = config_.mac;
-  return {static_cast<uint8_t>(mac[0] ^ 2), mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]};
-}
+std::array<uint8_t, 8> Nic::Eui64() const { return Eui64Of(config_.mac); }
 
 bool Nic::FindGid(GidIndex index, Gid* out) const {
   if (index.value >= kGidTableEntries || gids_[index.value].IsZero()) return false;
@@ -140,7 +153,7 @@ void Nic::DescribeDevice(shm::QueryDeviceReply* out) const {
 
 void Nic::DescribePort(shm::QueryPortReply* out) const {
   *out = {};
-  out->state = kPortActive;
+  out->state = is_up ? kPortActive : kPortDown;
   out->max_mtu = MtuCode(4096);
   out->active_mtu = MtuCode(config_.mtu_bytes);
   out->gid_tbl_len = kGidTableEntries;
@@ -151,7 +164,7 @@ void Nic::DescribePort(shm::QueryPortReply* out) const {
   out->max_vl_num = 1;
   out->active_width = kWidth4x;
   out->active_speed = kSpeedEdr;
-  out->phys_state = kPhysLinkUp;
+  out->phys_state = is_up ? kPhysLinkUp : kPhysDisabled;
   out->link_layer = kLinkLayerEthernet;
   out->lid = Lid();
 }

@@ -10,6 +10,7 @@
 #include "core/shm/command.h"
 #include "softnic/device/device.h"
 #include "softnic/device/tables.h"
+#include "transport/port/packet_port.h"
 
 namespace verbena::softnic {
 
@@ -49,7 +50,10 @@ class Nic {
   KeyTable<Mr> keys;
   QpnTable<DeviceQp> qpns;
   NicCounts counts;
-  uint32_t qkey_violations = 0;  // the port's counter
+  uint32_t qkey_violations = 0;           // the port's counter
+  transport::PacketPort* port = nullptr;  // nullptr: reaches NICs of its instance only
+  bool is_up = true;
+  WireCounters wire;
 
  private:
   std::array<uint8_t, 8> Eui64() const;

@@ -14,6 +14,7 @@
 #include "softnic/device/objects.h"
 #include "softnic/device/services.h"
 #include "softnic/device/timer_heap.h"
+#include "softnic/device/tx_queue.h"
 #include "transport/port/local/held_pdu.h"
 #include "transport/qp_transport.h"
 
@@ -32,6 +33,7 @@ struct QpRef {
 struct Waiting {
   QpRef sender;
   bool blocks_sender = false;  // a request: its sender makes no further PDU until this one is taken
+  bool is_from_wire = false;   // and has no sender here
   uint64_t use = 0;            // DeviceCore::PayloadUse
   transport::local::HeldPduPtr pdu;
 };
@@ -99,7 +101,11 @@ class DeviceQp final : public transport::QpHost {
   uint64_t last_stream = 0;  // the connection's; 0: nothing moved yet
 
   std::deque<Waiting> waiting;  // PDUs for this QP
-  bool is_blocked = false;      // a request of this QP waits at its destination
+  TxQueue tx_requests;          // to the network
+  TxQueue tx_responses;
+  bool waits_for_tx = false;   // stopped making packets for want of room
+  bool is_tx_stalled = false;  // in the device's list: its port had no room
+  bool is_blocked = false;     // a request of this QP waits at its destination
   bool is_in_drain = false;
   bool has_more_output = false;          // a drain stopped at its budget
   uint64_t counted_qkey_violations = 0;  // in the port's counter already

@@ -168,6 +168,14 @@ int DeviceCore::ModifyQp(Command& command) {
   if (qp == nullptr) return EINVAL;
   if ((request.mask & shm::qp_mask::kAv) != 0) ResolveLid(&request.attr.ah_attr);
   if ((request.mask & shm::qp_mask::kAltPath) != 0) ResolveLid(&request.attr.alt_ah_attr);
+  bool has_path = (request.mask & (shm::qp_mask::kAv | shm::qp_mask::kPathMtu)) ==
+                  (shm::qp_mask::kAv | shm::qp_mask::kPathMtu);
+  if (has_path && qp->transport->state() == QpState::kInit) {
+    Gid dgid;
+    std::memcpy(dgid.raw.data(), request.attr.ah_attr.dgid, dgid.raw.size());
+    uint32_t path_mtu_bytes = 128u << std::clamp(request.attr.path_mtu, 1u, 5u);
+    qp->transport->SetPduLimits(LimitsTo(*qp->nic, dgid, path_mtu_bytes));
+  }
   transport::ModifyResult result = qp->transport->Modify(now_, request.attr, request.mask);
   if (result.error != 0) return result.error;
   if ((request.mask & shm::qp_mask::kAv) != 0) ++path_epoch_;
@@ -191,6 +199,7 @@ void DeviceCore::ResetQp(DeviceQp& qp) {
   if (qp.srq == nullptr) qp.recv_ring.Reset();
   timers_.Remove(qp.timer);
   DropWaiting(qp);
+  DropTx(qp);
 }
 
 int DeviceCore::QueryQp(Command& command) {
@@ -221,6 +230,7 @@ int DeviceCore::DestroyQp(Command& command) {
 void DeviceCore::RemoveQp(DeviceQp& qp) {
   Session& session = *qp.session;
   DropWaiting(qp);
+  DropTx(qp);
   // What was dropped, here or with a QP that went before it, may have been this one's own.
   if (qp.is_in_drain) std::erase(drain_, &qp);
   timers_.Remove(qp.timer);

@@ -39,12 +39,13 @@ void DeviceCore::Drain(DeviceQp& qp) {
   qp.has_more_output = false;
   uint32_t budget = kOutputsPerDrain;
   transport::Pdu pdu;
-  while (budget > 0 && qp.transport->PollResponse(now_, pdu)) {
+  while (budget > 0 && HasTxRoom(qp.tx_responses) && qp.transport->PollResponse(now_, pdu)) {
     Deliver(qp, pdu);
     pdu = {};
     --budget;
     ++outputs_;
   }
+  if (!HasTxRoom(qp.tx_responses)) qp.waits_for_tx = true;
   while (budget > 0) {
     transport::Completion completion{};
     if (!qp.transport->PollCompletion(completion)) break;
@@ -59,7 +60,8 @@ void DeviceCore::Drain(DeviceQp& qp) {
       static_cast<uint32_t>(violations - std::exchange(qp.counted_qkey_violations, violations));
   if (!qp.waiting.empty()) TakeWaiting(qp);
   qp.has_more_output = budget == 0;
-  if (qp.has_more_output || (!qp.is_blocked && qp.transport->HasRequestWork())) MakeReady(qp);
+  if (!HasTxRoom(qp.tx_requests)) qp.waits_for_tx = true;
+  if (qp.has_more_output || MaySend(qp)) MakeReady(qp);
   UpdateTimer(qp);
 }
 
@@ -106,12 +108,19 @@ void DeviceCore::OnTimeout(Instant now) {
       UpdateTimer(qp);
     }
   }
+  for (const auto& nic : nics_) {
+    if (nic->port != nullptr && nic->port->PollTimeout() <= now) nic->port->OnTimeout(now);
+  }
   Settle();
 }
 
 Instant DeviceCore::PollTimeout() const {
   const Timer* earliest = timers_.Earliest();
-  return earliest == nullptr ? Instant::Never() : earliest->deadline;
+  Instant due = earliest == nullptr ? Instant::Never() : earliest->deadline;
+  for (const auto& nic : nics_) {
+    if (nic->port != nullptr) due = std::min(due, nic->port->PollTimeout());
+  }
+  return due;
 }
 
 // One turn of a QP. Returns how many PDUs it sent, at least 1, so that every turn costs something.
@@ -122,7 +131,7 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
   }
   uint32_t steps = 0;
   bool has_progress = true;
-  while (steps < max_pdus && has_progress && !qp.is_blocked && qp.transport->HasRequestWork()) {
+  while (steps < max_pdus && has_progress && MaySend(qp)) {
     transport::Pdu pdu;
     uint64_t outputs_before = outputs_;
     bool has_pdu = qp.transport->PollRequest(now_, pdu);
@@ -133,7 +142,7 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
     has_progress = has_pdu || outputs_ != outputs_before;
     ++steps;
   }
-  bool has_work = has_progress && !qp.is_blocked && qp.transport->HasRequestWork();
+  bool has_work = has_progress && MaySend(qp);
   if (has_work || qp.has_more_output) {
     MakeReady(qp);
   } else {

@@ -20,7 +20,7 @@ namespace verbena::softnic {
 class Nic;
 
 // Which table an asynchronous event's handle belongs to.
-enum class EventSource : uint8_t { kQp, kCq, kSrq };
+enum class EventSource : uint8_t { kQp, kCq, kSrq, kPort };
 
 struct UndeliveredEvent {
   EventSource source;

@@ -118,6 +118,8 @@ void FakeDma::CarryOut(const Job& job, DeviceCore& device, Instant now) {
     DmaStatus status = DmaStatus::kOk;
     if (!Gather(job, &bytes)) {
       status = DmaStatus::kSourceFault;
+    } else if (job.request.local_destination != nullptr) {
+      std::copy(bytes.begin(), bytes.end(), job.request.local_destination);
     } else if (!Scatter(job, bytes)) {
       status = DmaStatus::kDestinationFault;
     }

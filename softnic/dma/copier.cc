@@ -124,6 +124,14 @@ void Copier::WriteAll(CopyUnit& unit) {
   uint32_t pieces = 0, locals = 0;
   uint64_t bytes = 0;
   std::byte* from = bounce_.get();
+  if (unit.destination == nullptr) {
+    unit.sources_done.store(true, std::memory_order_release);
+    for (uint32_t i = 0; i < unit.count; ++i) {
+      WriteLocal(*unit.ops[i], unit.chunk_bytes[i], from);
+      from += unit.chunk_bytes[i];
+    }
+    return;
+  }
   for (uint32_t i = 0; i < unit.count; ++i) {
     DmaOp& op = *unit.ops[i];
     uint64_t local = LocalPart(op, unit.chunk_bytes[i]);
@@ -174,9 +182,15 @@ void Copier::ExecuteOne(DmaOp& op, uint32_t chunk_bytes) {
   WriteOne(op, chunk_bytes, bounce_.get());
 }
 
+void Copier::WriteLocal(DmaOp& op, uint32_t chunk_bytes, const std::byte* from) {
+  std::memcpy(op.local_destination + op.progress_bytes, from, chunk_bytes);
+  Account(op, chunk_bytes);
+}
+
 // Writes the chunk: its local part, and then what stands at `from`.
 void Copier::WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from) {
   if (chunk_bytes == 0) return;
+  if (op.destination == nullptr) return WriteLocal(op, chunk_bytes, from);
   uint64_t local = LocalPart(op, chunk_bytes);
   uint64_t remote = chunk_bytes - local;
   uint32_t locals = 0;

@@ -40,8 +40,9 @@ struct DmaOp {
   int error = 0;  // kProbe
   uint64_t stream = 0;
   uint64_t cookie = 0;
-  TargetProcess* source = nullptr;  // nullptr: all bytes are in `bytes`
-  TargetProcess* destination = nullptr;
+  TargetProcess* source = nullptr;       // nullptr: all bytes are in `bytes`
+  TargetProcess* destination = nullptr;  // nullptr: local_destination
+  std::byte* local_destination = nullptr;
   uint64_t length_bytes = 0;
   uint64_t progress_bytes = 0;
   std::vector<std::byte> bytes;      // the first bytes of the copy (GRH, inline data) ...
@@ -97,6 +98,7 @@ class Copier {
  private:
   void ExecuteOne(DmaOp& op, uint32_t chunk_bytes);
   void WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from);
+  void WriteLocal(DmaOp& op, uint32_t chunk_bytes, const std::byte* from);
   void ExecuteAtomic(DmaOp& op);
   void ExecuteProbe(DmaOp& op);
   bool ReadAll(CopyUnit& unit);

@@ -214,7 +214,9 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
     op->status = DmaStatus::kSourceFault;
     return;
   }
-  if (!ResolvePieces(request.destination, request.destination_count, request.destination_offset,
+  op->local_destination = request.local_destination;
+  if (op->local_destination == nullptr &&
+      !ResolvePieces(request.destination, request.destination_count, request.destination_offset,
                      op->length_bytes, &op->destination_pieces, &destination)) {
     op->kind = DmaOp::Kind::kFailed;
     op->status = DmaStatus::kDestinationFault;
@@ -309,6 +311,7 @@ DmaOp* ProcessDma::NewOp() {
   op->status = DmaStatus::kOk;
   op->error = 0;
   op->source = op->destination = nullptr;
+  op->local_destination = nullptr;
   op->length_bytes = op->progress_bytes = 0;
   op->original = 0;
   op->is_revoked = false;

@@ -17,6 +17,7 @@ namespace {
 
 // Work per turn: enough to batch, little enough that whoever rings next waits tens of microseconds.
 constexpr uint32_t kPdusPerTurn = 64;
+constexpr uint32_t kPacketsPerTurn = 64;
 constexpr uint64_t kDmaBytesPerTurn = 256 * 1024;
 constexpr size_t kClosuresPerTurn = 16;
 constexpr Duration kParkedPollInterval = Microseconds(20);
@@ -199,9 +200,11 @@ bool Shard::Turn(CopyThread& me, bool* worked) {
     *worked = true;
   }
   if (!suspended_.empty()) EndSuspensions();
+  if (!networks_.empty()) *worked |= device_->PollPorts(now_, kPacketsPerTurn);
   *worked |= PollPorts();
   *worked |= RunTimers();
   device_busy_ = device_->Run(now_, kPdusPerTurn);
+  if (!networks_.empty()) device_busy_ |= device_->FlushPorts(now_);
   if (!closing_.empty()) ReapClosed();
   return true;
 }

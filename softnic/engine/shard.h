@@ -18,6 +18,7 @@
 #include "softnic/dma/process_dma.h"
 #include "softnic/engine/client_port.h"
 #include "softnic/engine/mailbox.h"
+#include "transport/port/packet_port.h"
 
 namespace verbena::softnic {
 
@@ -49,6 +50,10 @@ class Shard {
   // False: the kernel refuses (errno); the port is not polled then.
   bool AddPort(ClientPort* port);
   void RemovePort(ClientPort* port);
+  // `port` is attached to the device already; the shard wakes for its packets. False: the kernel
+  // refuses (errno).
+  bool AddNetwork(transport::PacketPort* port);
+  void RemoveNetwork(transport::PacketPort* port);
   Instant now() const { return now_; }
   // An event did not fit its fd: FlushEvents is due.
   void RequestFlush() { flush_due_ = true; }
@@ -113,6 +118,7 @@ class Shard {
   std::vector<std::function<void()>> closures_;
   std::function<void(ClientPort*)> on_hostile_;
 
+  std::vector<transport::PacketPort*> networks_;
   std::vector<ClientPort*> ports_;   // all; index by ClientPort::index
   std::vector<ClientPort*> active_;  // not parked
   std::vector<ClientPort*> recent_;  // rang within the last millisecond, parked or not

@@ -47,6 +47,9 @@ bool Shard::HasNews() const {
   for (const ClientPort* port : active_) {
     if (HasRung(*port)) return true;
   }
+  for (transport::PacketPort* network : networks_) {
+    if (!network->PrepareToSleep()) return true;
+  }
   return !mailbox_.IsEmpty() || attention_.load(std::memory_order_relaxed) || dma_->HasWork();
 }
 
@@ -117,9 +120,24 @@ void Shard::WaitForEvents(bool may_block) {
       continue;
     }
     was_rung = true;
+    if (what == &networks_) continue;  // every turn looks at them
     if (what != nullptr) Unpark(static_cast<ClientPort*>(what));
   }
   if (may_block && was_rung) Count(wakeups_);
+}
+
+bool Shard::AddNetwork(transport::PacketPort* port) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.ptr = &networks_;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, port->poll_fd(), &event) != 0) return false;
+  networks_.push_back(port);
+  return true;
+}
+
+void Shard::RemoveNetwork(transport::PacketPort* port) {
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, port->poll_fd(), nullptr);
+  std::erase(networks_, port);
 }
 
 // Parked clients ring while the shard is awake with others.

@@ -56,6 +56,9 @@ class PacketPort {
   virtual void Flush(Instant now) = 0;
   // False: nothing more now.
   virtual bool Receive(Instant now, InPacket* out) = 0;
+  // The identification that VerifyIcrc solved for the packet just received (IcrcCheck::kSolved), so
+  // that the next ones of this peer get the right one to expect. Taps hand it on.
+  virtual void LearnIpId(const InPacket& packet, uint16_t ip_id) {}
 
   // When OnTimeout is due (packets a fault tap delays); Never: not at all.
   virtual Instant PollTimeout() const { return Instant::Never(); }

@@ -1,0 +1,283 @@
+// The NIC's end of a network: PDUs to packets and back.
+//
+// Out: EmitPacket writes the headers and has the payload read into the packet; when it is there,
+// the packet goes to the NIC's port in the order of its QP's PDUs. In: TakePacket checks a packet
+// as the spec has it and hands its PDU to the QP, as the local port does (fabric.cc).
+//
+// Trust: packets are anybody's.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "softnic/device/device_core.h"
+#include "transport/wire/icrc.h"
+#include "transport/wire/packet.h"
+
+namespace verbena::softnic {
+
+namespace wire = transport::wire;
+using transport::Path;
+using transport::Pdu;
+
+namespace {
+
+// Packets of one QP made and not yet sent, requests and responses each: enough to fill batches.
+constexpr uint32_t kTxPerQp = 64;
+// Packets for a QP that can't take them now; more are dropped, and come again.
+constexpr size_t kHeldPerQp = 128;
+// Bytes a connected QP may have unacknowledged: what a receiving socket's default buffer holds.
+constexpr uint32_t kWindowBytes = 128 * 1024;
+constexpr uint32_t kWindowPsnsMin = 8;
+constexpr uint32_t kWindowPsnsMax = 256;
+
+}  // namespace
+
+void DeviceCore::AttachPort(uint32_t nic, transport::PacketPort* port) {
+  nics_[nic]->port = port;
+  ++path_epoch_;
+  for (const auto& [gid, group] : mcast_groups_) {
+    if (port == nullptr) break;
+    bool has_member = std::any_of(group.members.begin(), group.members.end(),
+                                  [&](DeviceQp* qp) { return qp->nic == nics_[nic].get(); });
+    if (has_member) port->JoinGroup(gid);
+  }
+}
+
+bool DeviceCore::IsOnWire(const Nic& nic, const Gid& dgid) const {
+  return nic.port != nullptr && (nic.config().is_wire_only || FindNic(dgid) == nullptr);
+}
+
+transport::PduLimits DeviceCore::LimitsTo(const Nic& nic, const Gid& dgid,
+                                          uint32_t path_mtu_bytes) const {
+  if (!IsOnWire(nic, dgid)) return {nic.limits().max_message_bytes, 0};
+  return {0, std::clamp(kWindowBytes / path_mtu_bytes, kWindowPsnsMin, kWindowPsnsMax)};
+}
+
+// --- out -----------------------------------------------------------------------------------------
+
+bool DeviceCore::HasTxRoom(const TxQueue& queue) const {
+  return queue.size() < kTxPerQp && !(queue.size() != 0 && tx_pool_.IsEmpty());
+}
+
+void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, uint64_t use) {
+  if (tx_pool_.IsEmpty()) {
+    ++sender.nic->wire.tx_dropped;  // as if lost on the way
+    return;
+  }
+  TxPacket* packet = tx_pool_.Take();
+  packet->address = {};
+  packet->address.source = path.sgid;
+  packet->address.destination = path.dgid;
+  packet->address.traffic_class = path.traffic_class;
+  packet->address.hop_limit = path.hop_limit;
+  packet->address.flow_label = path.flow_label;
+  packet->header_bytes = wire::EncodeHeaders(pdu, packet->bytes);
+  packet->payload_bytes = pdu.payload.length;
+  VERBENA_CHECK(packet->payload_bytes <= wire::kPayloadBytesMax);
+  std::byte* payload = packet->bytes + packet->header_bytes;
+  bool is_response = !transport::LookUpOpcode(pdu.opcode)->is_request;
+  (is_response ? sender.tx_responses : sender.tx_requests).Push(packet);
+  if (pdu.payload.length == 0 || pdu.payload.segments == nullptr) {
+    if (pdu.payload.length != 0) std::memcpy(payload, pdu.payload.bytes, pdu.payload.length);
+    packet->Finish();
+    PumpTx(sender);
+    return;
+  }
+  DmaRecord record;
+  record.qp = record.sender = sender.self;
+  record.opcode = pdu.opcode;
+  record.psn = pdu.psn;
+  record.use = use;
+  record.packet = packet;
+  KeepUse(use);
+  transport::DmaRequest request;
+  request.source = pdu.payload;
+  request.local_destination = payload;
+  if (!AreLive(pdu.payload.segments, pdu.payload.segment_count, sender.session->id)) {
+    request.source.segments =
+        Refuse(pdu.payload.segments, pdu.payload.segment_count, refused_source_);
+  }
+  dma_->Submit(sender.stream, dmas_.Insert(record), request);
+}
+
+void DeviceCore::OnPayloadRead(const DmaRecord& record, transport::DmaStatus status) {
+  TxPacket* packet = record.packet;
+  if (packet->is_orphan) {
+    tx_pool_.Give(packet);
+    return;
+  }
+  packet->is_void = status != transport::DmaStatus::kOk;
+  packet->Finish();
+  PumpTx(*FindQp(record.qp));
+}
+
+void DeviceCore::PumpTx(DeviceQp& qp) {
+  bool is_open = PumpQueue(qp, qp.tx_responses) && PumpQueue(qp, qp.tx_requests);
+  if (!is_open && !qp.is_tx_stalled) {
+    qp.is_tx_stalled = true;
+    stalled_.push_back(qp.self);
+  }
+  // What waited for room goes on.
+  if (!qp.waits_for_tx || !HasTxRoom(qp.tx_requests) || !HasTxRoom(qp.tx_responses)) return;
+  qp.waits_for_tx = false;
+  MarkForDrain(qp);
+  MakeReady(qp);
+}
+
+// False: the port has no room now.
+bool DeviceCore::PumpQueue(DeviceQp& qp, TxQueue& queue) {
+  Nic& nic = *qp.nic;
+  while (queue.front() != nullptr && queue.front()->is_ready) {
+    TxPacket* packet = queue.front();
+    if (packet->is_void) {
+      tx_pool_.Give(queue.Pop());
+      continue;
+    }
+    if (nic.port == nullptr || !nic.is_up) {
+      ++nic.wire.tx_dropped;
+    } else {
+      transport::OutPacket out;
+      out.address = packet->address;
+      out.bytes = packet->bytes;
+      out.length = packet->length();
+      if (!nic.port->Send(now_, out)) return false;
+      ++nic.wire.tx_packets;
+      nic.wire.tx_bytes += out.length + wire::kIcrcBytes;
+    }
+    tx_pool_.Give(queue.Pop());
+  }
+  return true;
+}
+
+// The QP is reset or destroyed: what it had not sent never is.
+void DeviceCore::DropTx(DeviceQp& qp) {
+  for (TxQueue* queue : {&qp.tx_requests, &qp.tx_responses}) {
+    while (queue->front() != nullptr) {
+      TxPacket* packet = queue->Pop();
+      if (packet->is_ready) {
+        tx_pool_.Give(packet);
+      } else {
+        packet->is_orphan = true;  // a copy into it is under way
+      }
+    }
+  }
+  qp.waits_for_tx = qp.is_tx_stalled = false;
+}
+
+bool DeviceCore::FlushPorts(Instant now) {
+  now_ = now;
+  for (const auto& nic : nics_) {
+    if (nic->port != nullptr) nic->port->Flush(now);
+  }
+  if (stalled_.empty()) return !ready_sessions_.IsEmpty();
+  std::vector<QpRef> stalled = std::move(stalled_);
+  stalled_.clear();
+  for (QpRef ref : stalled) {
+    DeviceQp* qp = FindQp(ref);
+    if (qp == nullptr) continue;
+    qp->is_tx_stalled = false;
+    PumpTx(*qp);
+  }
+  Settle();
+  return !ready_sessions_.IsEmpty();
+}
+
+// --- in ------------------------------------------------------------------------------------------
+
+bool DeviceCore::PollPorts(Instant now, uint32_t max_packets) {
+  now_ = now;
+  bool any = false;
+  for (const auto& nic : nics_) {
+    if (nic->port == nullptr) continue;
+    transport::InPacket packet;
+    for (uint32_t i = 0; i < max_packets && nic->port->Receive(now, &packet); ++i) {
+      any = true;
+      TakePacket(*nic, packet);
+      DrainMarked();
+    }
+  }
+  if (any) Settle();
+  return any;
+}
+
+// Spec: IBTA 9.6 and 10.9.3 (header checks in order), A17.
+void DeviceCore::TakePacket(Nic& nic, const transport::InPacket& packet) {
+  ++nic.wire.rx_packets;
+  nic.wire.rx_bytes += packet.length;
+  Pdu pdu;
+  if (wire::Decode(packet.bytes, packet.length, &pdu) != wire::DecodeError::kNone) {
+    ++nic.wire.rx_malformed;
+    return;
+  }
+  uint16_t ip_id = 0;
+  if (wire::VerifyIcrc(packet.address, packet.expected_ip_id, packet.bytes, packet.length,
+                       &ip_id) == wire::IcrcCheck::kWrong) {
+    ++nic.wire.rx_icrc_errors;
+    return;
+  }
+  nic.port->LearnIpId(packet, ip_id);
+  if (!nic.is_up) return;
+  if (!PkeysMatch(pdu.pkey, kDefaultPkey)) {
+    ++nic.wire.rx_bad_pkey;
+    return;
+  }
+  Path path;  // as the receiver sees it, for the GRH
+  path.sgid = packet.address.source;
+  path.dgid = packet.address.destination;
+  path.traffic_class = packet.address.traffic_class;
+  path.hop_limit = packet.address.hop_limit;
+  path.flow_label = packet.address.flow_label;
+  pdu.path = &path;
+  if (path.dgid.IsMulticast()) return TakeMulticast(nic, pdu);
+  DeviceQp* qp = nic.qpns.Find(pdu.dest_qpn);
+  if (qp == nullptr || qp->service() != pdu.service || !qp->IsReceiving()) {
+    ++nic.wire.rx_no_qp;
+    return;
+  }
+  if (qp->IsConnectedService()) {
+    const Path& own = qp->transport->path();
+    if (own.dgid != path.sgid || own.sgid != path.dgid) {
+      ++nic.wire.rx_wrong_peer;
+      return;
+    }
+  }
+  if (!qp->waiting.empty() || !qp->transport->CanAccept(pdu)) {
+    if (qp->waiting.size() >= kHeldPerQp) {
+      ++nic.wire.rx_dropped;
+      return;
+    }
+    qp->waiting.push_back({{}, false, true, kNoUse, held_pdus_.Hold(pdu)});
+    return;
+  }
+  HandOver({nullptr}, *qp, pdu, kNoUse);
+}
+
+// Unreliable: a member that can't take it now does not get it.
+void DeviceCore::TakeMulticast(Nic& nic, const Pdu& pdu) {
+  // Our own, come back: members in this instance got it already.
+  if (!nic.config().is_wire_only && FindNic(pdu.path->sgid) != nullptr) return;
+  auto group = mcast_groups_.find(pdu.path->dgid);
+  if (group == mcast_groups_.end()) return;
+  for (DeviceQp* member : group->second.members) {
+    if (member->nic == &nic && member->service() == pdu.service && member->IsReceiving() &&
+        member->transport->CanAccept(pdu)) {
+      HandOver({nullptr}, *member, pdu, kNoUse);
+    }
+  }
+}
+
+// --- the port ------------------------------------------------------------------------------------
+
+void DeviceCore::SetPortState(Instant now, uint32_t index, bool is_up) {
+  now_ = now;
+  Nic& nic = *nics_[index];
+  if (nic.is_up == is_up) return;
+  nic.is_up = is_up;
+  for (const auto& [id, session] : sessions_) {
+    if (session->nic != &nic || session->is_closing) continue;
+    PushAsyncEvent(*session, EventSource::kPort,
+                   is_up ? EventType::kPortActive : EventType::kPortErr, kPortNumber, 0);
+  }
+}
+
+}  // namespace verbena::softnic

@@ -1,0 +1,364 @@
+// Two devices and a network between them: PDUs become packets, and back.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "softnic/device/test_world.h"
+#include "transport/wire/icrc.h"
+
+namespace verbena::softnic::testing {
+namespace {
+
+namespace wire = transport::wire;
+using transport::InPacket;
+using transport::OutPacket;
+
+struct Datagram {
+  wire::PacketAddress address;
+  std::vector<std::byte> bytes;
+};
+
+// One end of a cable; what it sends the other end receives, if the filter lets it.
+class CablePort final : public transport::PacketPort {
+ public:
+  bool Send(Instant now, const OutPacket& packet) override {
+    if (room == 0) return false;
+    if (room != kUnlimited) --room;
+    Datagram datagram;
+    datagram.address = packet.address;
+    datagram.bytes.assign(packet.bytes, packet.bytes + packet.length);
+    datagram.bytes.resize(packet.length + wire::kIcrcBytes);
+    wire::StoreIcrc(wire::ComputeIcrc(packet.address, 0, packet.bytes, packet.length),
+                    datagram.bytes.data() + packet.length);
+    ++counters_.sent_packets;
+    if (filter && !filter(datagram)) return true;
+    other->inbox.push_back(std::move(datagram));
+    return true;
+  }
+  void Flush(Instant now) override {
+    if (room != kUnlimited) room = room_per_flush;
+  }
+  bool Receive(Instant now, InPacket* out) override {
+    if (inbox.empty()) return false;
+    last_ = std::move(inbox.front());
+    inbox.pop_front();
+    out->address = last_.address;
+    out->bytes = last_.bytes.data();
+    out->length = static_cast<uint32_t>(last_.bytes.size());
+    out->expected_ip_id = 0;
+    return true;
+  }
+  int JoinGroup(const Gid& group) override {
+    groups.push_back(group);
+    return 0;
+  }
+  void LeaveGroup(const Gid& group) override { std::erase(groups, group); }
+  const transport::PortCounters& counters() const override { return counters_; }
+
+  static constexpr uint32_t kUnlimited = ~0u;
+  CablePort* other = nullptr;
+  std::deque<Datagram> inbox;
+  std::function<bool(Datagram&)> filter;  // false: lost
+  uint32_t room = kUnlimited;             // packets until the next Flush
+  uint32_t room_per_flush = kUnlimited;
+  std::vector<Gid> groups;
+
+ private:
+  Datagram last_;
+  transport::PortCounters counters_;
+};
+
+// Two hosts with a NIC and a client each. Host k is 127.0.0.(k + 1), as the worlds number NICs:
+// host 0 has only NIC 0, host 1 has NIC 1 in use.
+class Wire : public ::testing::Test {
+ protected:
+  Wire() : a(MakeHost(0)), b(MakeHost(1)), alice(a->AddClient(0)), bob(b->AddClient(0)) {
+    ports[0].other = &ports[1];
+    ports[1].other = &ports[0];
+    a->device->AttachPort(0, &ports[0]);
+    b->device->AttachPort(0, &ports[1]);
+    std::iota(from.begin(), from.end(), uint8_t{1});
+    mr_a = alice.MustRegMr(from.data(), from.size(), kAll);
+    mr_b = bob.MustRegMr(to.data(), to.size(), kAll);
+    cq_a = alice.MustCreateCq();
+    cq_b = bob.MustCreateCq();
+  }
+  ~Wire() override {
+    a->device->AttachPort(0, nullptr);
+    b->device->AttachPort(0, nullptr);
+  }
+
+  static std::unique_ptr<TestWorld> MakeHost(uint32_t number) {
+    auto world = std::make_unique<TestWorld>(0);
+    NicConfig config = TestWorld::ConfigOf(number);
+    world->device->AddNic(config);
+    return world;
+  }
+  static Gid GidOf(uint32_t host) { return TestWorld::GidOf(host); }
+
+  void Connect(Service service) {
+    qp_a = alice.MustCreateQp(service, cq_a);
+    qp_b = bob.MustCreateQp(service, cq_b);
+    ASSERT_EQ(alice.ToInit(qp_a, service), 0);
+    ASSERT_EQ(bob.ToInit(qp_b, service), 0);
+    ASSERT_EQ(alice.ToRtr(qp_a, service, GidOf(1), qp_b.qpn), 0);
+    ASSERT_EQ(bob.ToRtr(qp_b, service, GidOf(0), qp_a.qpn), 0);
+    ASSERT_EQ(alice.ToRts(qp_a, service), 0);
+    ASSERT_EQ(bob.ToRts(qp_b, service), 0);
+  }
+
+  void Settle() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (TestWorld* world : {a.get(), b.get()}) {
+        world->Settle();
+        moved |= world->device->FlushPorts(world->now);
+        moved |= world->device->PollPorts(world->now, 16);
+        world->Settle();
+        moved |= world->device->FlushPorts(world->now);
+      }
+      moved |= !ports[0].inbox.empty() || !ports[1].inbox.empty();
+    }
+  }
+  // Settles, and lets time pass to the next timer of either host, until `done`.
+  bool RunUntil(const std::function<bool()>& done) {
+    for (int i = 0; i < 500; ++i) {
+      Settle();
+      if (done()) return true;
+      Instant due = std::min(a->device->PollTimeout(), b->device->PollTimeout());
+      if (due.IsNever()) return false;
+      for (TestWorld* world : {a.get(), b.get()}) {
+        world->now = std::max(world->now, due);
+        world->device->OnTimeout(world->now);
+      }
+    }
+    return false;
+  }
+  WcStatus Wait(TestClient& client, TestCq& cq) {
+    std::optional<Wc> wc;
+    EXPECT_TRUE(RunUntil([&] { return (wc = client.Poll(cq)).has_value(); }));
+    last = wc.value_or(Wc{});
+    return last.status;
+  }
+  shm::SendWqe Rdma(shm::WrOpcode opcode, uint64_t offset = 0) {
+    shm::SendWqe wqe = MakeWqe(opcode, 7);
+    wqe.remote_addr = reinterpret_cast<uint64_t>(to.data()) + offset;
+    wqe.rkey = mr_b.rkey;
+    return wqe;
+  }
+  const WireCounters& CountersOf(int host) {
+    counters_[host] = (host == 0 ? a : b)->device->WireCountersOf(0);
+    return counters_[host];
+  }
+
+  static constexpr uint32_t kAll =
+      access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
+  static constexpr uint32_t kBytes = 300'000;
+
+  std::unique_ptr<TestWorld> a, b;
+  TestClient& alice;
+  TestClient& bob;
+  CablePort ports[2];
+  alignas(8) std::vector<uint8_t> from = std::vector<uint8_t>(kBytes);
+  alignas(8) std::vector<uint8_t> to = std::vector<uint8_t>(kBytes);
+  TestMr mr_a, mr_b;
+  TestCq cq_a, cq_b;
+  TestQp qp_a, qp_b;
+  Wc last;
+
+ private:
+  WireCounters counters_[2];
+};
+
+TEST_F(Wire, AWriteOfManyPacketsArrives) {
+  Connect(Service::kRc);
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  EXPECT_EQ(from, to);
+  EXPECT_GE(CountersOf(0).tx_packets, kBytes / 4096);
+  EXPECT_EQ(CountersOf(0).tx_packets, CountersOf(1).rx_packets);
+}
+
+TEST_F(Wire, AReadOfManyPacketsArrives) {
+  Connect(Service::kRc);
+  std::iota(to.begin(), to.end(), uint8_t{9});
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaRead), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  EXPECT_EQ(from, to);
+}
+
+TEST_F(Wire, AnAtomicIsExecutedOnce) {
+  Connect(Service::kRc);
+  uint64_t before = 41;
+  std::memcpy(to.data(), &before, 8);
+  // The acknowledgement is lost once: the request comes again.
+  int lost = 1;
+  ports[1].filter = [&](Datagram&) { return lost-- <= 0; };
+  shm::SendWqe wqe = Rdma(shm::WrOpcode::kAtomicFetchAndAdd);
+  wqe.atomic.compare_add = 1;
+  alice.Post(qp_a, wqe, {SgeOf(from.data(), 8, mr_a.lkey)});
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  uint64_t after, original;
+  std::memcpy(&after, to.data(), 8);
+  std::memcpy(&original, from.data(), 8);
+  EXPECT_EQ(after, 42u);
+  EXPECT_EQ(original, 41u);
+}
+
+TEST_F(Wire, SendsArriveInOrderWhateverIsInline) {
+  Connect(Service::kRc);
+  for (uint64_t i = 0; i < 8; ++i) {
+    bob.PostRecv(qp_b, i, {SgeOf(to.data() + i * 16'384, 16'384, mr_b.lkey)});
+  }
+  for (uint64_t i = 0; i < 8; ++i) {
+    // An inline one has nothing to be read, and must not overtake.
+    if (i % 2 == 1) {
+      alice.PostInline(qp_a, MakeWqe(shm::WrOpcode::kSend, i, shm::kSendSignaled), "inline");
+    } else {
+      alice.Post(qp_a, MakeWqe(shm::WrOpcode::kSend, i), {SgeOf(from.data(), 10'000, mr_a.lkey)});
+    }
+  }
+  for (uint64_t i = 0; i < 8; ++i) {
+    ASSERT_EQ(Wait(bob, cq_b), WcStatus::kSuccess);
+    EXPECT_EQ(last.wr_id, i);
+    EXPECT_EQ(last.byte_len, i % 2 == 1 ? 6u : 10'000u);
+  }
+}
+
+TEST_F(Wire, LossAndDamageAreRepaired) {
+  Connect(Service::kRc);
+  uint32_t count = 0;
+  auto vandal = [&](Datagram& datagram) {
+    ++count;
+    if (count % 29 == 0) return false;
+    if (count % 37 == 0) datagram.bytes[datagram.bytes.size() / 2] ^= std::byte{0x10};
+    return true;
+  };
+  ports[0].filter = ports[1].filter = vandal;
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  EXPECT_EQ(from, to);
+  EXPECT_GT(CountersOf(1).rx_icrc_errors, 0u);
+}
+
+TEST_F(Wire, APortWithoutRoomLosesNothing) {
+  ports[0].room = ports[0].room_per_flush = 3;
+  Connect(Service::kRc);
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  EXPECT_EQ(from, to);
+  EXPECT_EQ(CountersOf(0).tx_dropped, 0u);
+}
+
+TEST_F(Wire, SourceMemoryThatIsGoneFailsTheWork) {
+  Connect(Service::kRc);
+  a->dma.bad_addr = reinterpret_cast<uint64_t>(from.data()) + 20'000;
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kLocProtErr);
+}
+
+TEST_F(Wire, AQpGoesWhileItsPacketsAreBeingMade) {
+  Connect(Service::kRc);
+  a->dma.is_held = true;
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  a->device->Run(a->now, 64);
+  shm::HandleRequest request{qp_a.handle, 0};
+  uint32_t slot = alice.Begin(shm::CommandOp::kDestroyQp, &request, sizeof(request));
+  a->dma.is_held = false;
+  Settle();
+  EXPECT_TRUE(alice.IsDone(slot));
+  EXPECT_EQ(CountersOf(0).tx_packets, 0u);
+}
+
+TEST_F(Wire, UcCompletesWhenItsBuffersWereRead) {
+  Connect(Service::kUc);
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), 50'000, mr_a.lkey)});
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  Settle();
+  EXPECT_EQ(std::memcmp(from.data(), to.data(), 50'000), 0);
+}
+
+TEST_F(Wire, ADatagramBringsItsHeader) {
+  qp_a = alice.MustCreateQp(Service::kUd, cq_a);
+  qp_b = bob.MustCreateQp(Service::kUd, cq_b);
+  for (auto [client, qp] : {std::pair{&alice, &qp_a}, std::pair{&bob, &qp_b}}) {
+    ASSERT_EQ(client->ToInit(*qp, Service::kUd), 0);
+    ASSERT_EQ(client->ToRtr(*qp, Service::kUd, {}, {}), 0);
+    ASSERT_EQ(client->ToRts(*qp, Service::kUd), 0);
+  }
+  bob.PostRecv(qp_b, 5, {SgeOf(to.data(), 200, mr_b.lkey)});
+  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kSend, 6);
+  wqe.ah = alice.CreateAh(GidOf(1));
+  wqe.remote_qpn = qp_b.qpn.value;
+  wqe.remote_qkey = 0x1111;
+  alice.Post(qp_a, wqe, {SgeOf(from.data(), 100, mr_a.lkey)});
+  ASSERT_EQ(Wait(bob, cq_b), WcStatus::kSuccess);
+  EXPECT_EQ(last.byte_len, 140u);
+  EXPECT_EQ(last.src_qpn, qp_a.qpn.value);
+  EXPECT_EQ(std::memcmp(to.data() + 40, from.data(), 100), 0);
+  const uint8_t addresses[8] = {127, 0, 0, 1, 127, 0, 0, 2};
+  EXPECT_EQ(std::memcmp(to.data() + 32, addresses, 8), 0);
+}
+
+TEST_F(Wire, PacketsOfStrangersAreDropped) {
+  Connect(Service::kRc);
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), 64, mr_a.lkey)});
+  Datagram seen;
+  ports[0].filter = [&](Datagram& datagram) {
+    seen = datagram;
+    return true;
+  };
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  ports[0].filter = nullptr;
+  auto give = [&](Datagram datagram, bool has_good_icrc) {
+    uint32_t length = static_cast<uint32_t>(datagram.bytes.size()) - wire::kIcrcBytes;
+    if (has_good_icrc) {
+      wire::StoreIcrc(wire::ComputeIcrc(datagram.address, 0, datagram.bytes.data(), length),
+                      datagram.bytes.data() + length);
+    }
+    ports[1].inbox.push_back(std::move(datagram));
+    Settle();
+  };
+  Datagram stranger = seen;
+  stranger.address.source = Gid::FromIpv4(0x0a00'0001);
+  give(stranger, true);
+  EXPECT_EQ(CountersOf(1).rx_wrong_peer, 1u);
+  Datagram nobodys = seen;
+  nobodys.bytes[5] ^= std::byte{0x40};  // destination QPN
+  give(nobodys, true);
+  EXPECT_EQ(CountersOf(1).rx_no_qp, 1u);
+  Datagram foreign = seen;
+  foreign.bytes[3] ^= std::byte{1};  // P_Key
+  give(foreign, true);
+  EXPECT_EQ(CountersOf(1).rx_bad_pkey, 1u);
+  Datagram broken = seen;
+  broken.bytes[20] ^= std::byte{1};
+  give(broken, false);
+  EXPECT_EQ(CountersOf(1).rx_icrc_errors, 1u);
+  Datagram stump = seen;
+  stump.bytes.resize(10);
+  give(stump, false);
+  EXPECT_EQ(CountersOf(1).rx_malformed, 1u);
+}
+
+TEST_F(Wire, APeerThatIsGoneMeansRetryExceeded) {
+  Connect(Service::kRc);
+  ports[0].filter = [](Datagram&) { return false; };
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), 64, mr_a.lkey)});
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kRetryExcErr);
+}
+
+TEST_F(Wire, APortThatGoesDownTellsItsClients) {
+  b->device->SetPortState(b->now, 0, false);
+  b->device->SetPortState(b->now, 0, false);  // no news
+  EXPECT_EQ(bob.TakeAsyncEvents(), std::vector<EventType>{EventType::kPortErr});
+  b->device->SetPortState(b->now, 0, true);
+  EXPECT_EQ(bob.TakeAsyncEvents(), std::vector<EventType>{EventType::kPortActive});
+}
+
+}  // namespace
+}  // namespace verbena::softnic::testing
