@@ -1,0 +1,41 @@
+// A port of plain non-blocking sockets: sendmsg, recvmsg, epoll. Runs wherever UDP does.
+#pragma once
+
+#include <memory>
+
+#include "transport/port/udp/udp_port.h"
+
+namespace verbena::transport {
+
+class EpollPort final : public UdpPort {
+ public:
+  // nullptr: `error` says why.
+  static std::unique_ptr<EpollPort> Open(const UdpPortConfig& config, UdpPortError* error);
+  ~EpollPort() override;
+
+  const char* name() const override { return "epoll"; }
+  void Flush(Instant now) override;
+  bool Receive(Instant now, InPacket* out) override;
+  int poll_fd() const override { return epoll_fd_; }
+  bool PrepareToSleep() override;
+
+ private:
+  explicit EpollPort(const UdpPortConfig& config);
+
+  int OnSocketOpened(size_t index) override;
+  void OnSocketClosing(size_t index) override;
+  void OnBatchesReady() override;
+
+  bool ReceiveFrom(size_t endpoint);
+  // Asks the kernel which sockets have something. False: none.
+  bool LookForReady();
+  void WaitForRoom(size_t endpoint, bool wait);
+
+  int epoll_fd_ = -1;
+  std::unique_ptr<std::byte[]> buffer_;
+  ReceivedDatagram datagram_;
+  size_t last_endpoint_ = 0;      // received from last: looked at first
+  std::vector<size_t> readable_;  // of the last look, not yet emptied
+};
+
+}  // namespace verbena::transport

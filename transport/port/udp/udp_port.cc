@@ -1,0 +1,256 @@
+#include "transport/port/udp/udp_port.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace verbena::transport {
+namespace {
+
+// Batches of one port, open, waiting, or with the kernel: 2 MB at most, touched as used.
+constexpr uint32_t kBatches = 32;
+// Tries of a batch when the kernel is short of memory, and when errors of earlier packets come
+// back.
+constexpr uint32_t kRetriesMax = 16;
+// A route may change to an interface that takes batches; so they are tried again after this many.
+constexpr uint32_t kOneByOnePackets = 1 << 16;
+
+int SendMessage(int fd, const msghdr* message) {
+  return sendmsg(fd, message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ? 0 : errno;
+}
+
+}  // namespace
+
+UdpPort::UdpPort(const UdpPortConfig& config) : config_(config), collector_(kBatches) {}
+
+UdpPort::~UdpPort() {
+  for (Endpoint& endpoint : endpoints_) {
+    if (endpoint.fd >= 0) close(endpoint.fd);
+  }
+}
+
+bool UdpPort::OpenSockets(UdpPortError* error) {
+  if (config_.addresses.empty()) {
+    *error = {.kind = UdpPortErrorKind::kBadConfig,
+              .error = EINVAL,
+              .port = config_.port,
+              .text = "a NIC on the network needs an address"};
+    return false;
+  }
+  for (const UdpAddress& address : config_.addresses) {
+    Endpoint endpoint;
+    if (!OpenEndpoint(address, config_.port, &endpoint, error)) return false;
+    endpoints_.push_back(endpoint);
+    blocked_.push_back(false);
+    if (int failed = OnSocketOpened(endpoints_.size() - 1); failed != 0) {
+      *error = {.kind = UdpPortErrorKind::kSystem,
+                .error = failed,
+                .address = address,
+                .port = config_.port,
+                .text = std::string("the socket of ") + TextOf(address) +
+                        " could not be waited for: " + strerror(failed)};
+      return false;
+    }
+  }
+  return true;
+}
+
+uint32_t UdpPort::receive_buffer_bytes() const {
+  uint32_t least = 0;
+  for (const Endpoint& endpoint : endpoints_) {
+    if (endpoint.fd < 0) continue;
+    if (least == 0 || endpoint.receive_buffer_bytes < least) least = endpoint.receive_buffer_bytes;
+  }
+  return least;
+}
+
+int UdpPort::JoinGroup(const Gid& group) {
+  if (!IsGroup(group)) return EINVAL;
+  const Endpoint* via = nullptr;
+  for (const Endpoint& endpoint : endpoints_) {
+    if (endpoint.fd < 0) continue;
+    if (endpoint.bound == group) return 0;
+    if (via == nullptr && !endpoint.IsForGroup() && endpoint.ipv4 == group.IsIpv4Mapped()) {
+      via = &endpoint;
+    }
+  }
+  if (via == nullptr) return EADDRNOTAVAIL;
+  Endpoint opened;
+  if (int error = OpenGroupEndpoint(*via, group, config_.port, &opened); error != 0) return error;
+  auto place = std::find_if(endpoints_.begin(), endpoints_.end(),
+                            [](const Endpoint& endpoint) { return endpoint.fd < 0; });
+  const size_t index = static_cast<size_t>(place - endpoints_.begin());
+  if (place == endpoints_.end()) {
+    endpoints_.push_back(opened);
+    blocked_.push_back(false);
+  } else {
+    *place = opened;
+  }
+  if (int error = OnSocketOpened(index); error != 0) {
+    close(opened.fd);
+    endpoints_[index].fd = -1;
+    return error;
+  }
+  return 0;
+}
+
+void UdpPort::LeaveGroup(const Gid& group) {
+  for (size_t i = 0; i < endpoints_.size(); ++i) {
+    Endpoint& endpoint = endpoints_[i];
+    if (endpoint.fd < 0 || !endpoint.IsForGroup() || endpoint.bound != group) continue;
+    OnSocketClosing(i);
+    close(endpoint.fd);
+    endpoint.fd = -1;
+  }
+}
+
+bool UdpPort::Send(Instant now, const OutPacket& packet) {
+  size_t from = 0;
+  while (from < endpoints_.size() &&
+         (endpoints_[from].fd < 0 || endpoints_[from].bound != packet.address.source)) {
+    ++from;
+  }
+  if (from == endpoints_.size() || packet.length + wire::kIcrcBytes > wire::kPacketBytesMax ||
+      endpoints_[from].ipv4 != packet.address.IsIpv4()) {
+    const bool too_long =
+        from < endpoints_.size() && endpoints_[from].ipv4 == packet.address.IsIpv4();
+    CountSendError(too_long ? EMSGSIZE : EADDRNOTAVAIL, 1, &send_errors_);
+    ++counters_.send_errors;
+    return true;
+  }
+  wire::PacketAddress address = packet.address;
+  address.source_port = config_.port;
+  const bool one_by_one = !one_by_one_.empty() && GoesOneByOne(address.destination);
+  const auto endpoint = static_cast<uint16_t>(from);
+  if (!collector_.Add(endpoint, endpoints_[from], address, packet, one_by_one)) {
+    OnBatchesReady();
+    if (!collector_.Add(endpoint, endpoints_[from], address, packet, one_by_one)) return false;
+  }
+  if (collector_.HasReady(blocked_)) OnBatchesReady();
+  return true;
+}
+
+UdpPort::Progress UdpPort::Transmit(SendBatch* batch) {
+  if (batch->one_by_one) return TransmitOneByOne(batch);
+  batch->PrepareWhole();
+  const int error = SendMessage(endpoints_[batch->endpoint].fd, &batch->message);
+  return OnSent(batch, error);
+}
+
+UdpPort::Progress UdpPort::OnSent(SendBatch* batch, int error) {
+  ++counters_.sent_batches;
+  switch (ClassifySendError(error, batch->segment_count > 1)) {
+    case SendOutcome::kSent:
+      counters_.sent_packets += batch->segment_count;
+      counters_.sent_bytes += batch->used_bytes;
+      break;
+    case SendOutcome::kAgain:
+    case SendOutcome::kNoMemory:
+      if (batch->retries++ < kRetriesMax) {
+        collector_.PutBack(batch);
+        return Progress::kLater;
+      }
+      Lose(*batch, error, batch->segment_count);
+      break;
+    case SendOutcome::kNoRoom:
+      collector_.PutBack(batch);
+      return Progress::kBlocked;
+    case SendOutcome::kOneByOne:
+      ++send_errors_.batches_refused;
+      batch->BecomeOneByOne();
+      return TransmitOneByOne(batch);
+    case SendOutcome::kLost:
+      Lose(*batch, error, batch->segment_count);
+      break;
+  }
+  collector_.Release(batch);
+  return Progress::kDone;
+}
+
+UdpPort::Progress UdpPort::TransmitOneByOne(SendBatch* batch) {
+  bool all_sent = true;
+  while (batch->next_segment < batch->segment_count) {
+    const uint32_t length = batch->SegmentLength(batch->next_segment);
+    batch->PrepareSegment(batch->next_segment);
+    const int error = SendMessage(endpoints_[batch->endpoint].fd, &batch->message);
+    ++counters_.sent_batches;
+    switch (ClassifySendError(error, false)) {
+      case SendOutcome::kSent:
+        ++counters_.sent_packets;
+        counters_.sent_bytes += length;
+        break;
+      case SendOutcome::kAgain:
+      case SendOutcome::kNoMemory:
+        if (batch->retries++ < kRetriesMax) {
+          collector_.PutBack(batch);
+          return Progress::kLater;
+        }
+        Lose(*batch, error, 1);
+        all_sent = false;
+        break;
+      case SendOutcome::kNoRoom:
+        collector_.PutBack(batch);
+        return Progress::kBlocked;
+      case SendOutcome::kOneByOne:
+      case SendOutcome::kLost:
+        Lose(*batch, error, 1);
+        all_sent = false;
+        break;
+    }
+    ++batch->next_segment;
+  }
+  // Only if it helped: segments longer than the MTU fail either way.
+  if (all_sent && batch->segment_count > 1) RememberOneByOne(batch->address.destination);
+  collector_.Release(batch);
+  return Progress::kDone;
+}
+
+void UdpPort::Lose(const SendBatch& batch, int error, uint64_t packets) {
+  counters_.send_errors += packets;
+  CountSendError(error, packets, &send_errors_);
+}
+
+bool UdpPort::GoesOneByOne(const Gid& destination) {
+  for (size_t i = 0; i < one_by_one_.size(); ++i) {
+    if (one_by_one_[i].gid != destination) continue;
+    if (--one_by_one_[i].packets_left > 0) return true;
+    one_by_one_.erase(one_by_one_.begin() + static_cast<ptrdiff_t>(i));
+    return false;
+  }
+  return false;
+}
+
+void UdpPort::RememberOneByOne(const Gid& destination) {
+  for (const OneByOne& known : one_by_one_) {
+    if (known.gid == destination) return;
+  }
+  // The oldest is found out again if it still matters.
+  if (one_by_one_.size() == kOneByOneMax) one_by_one_.erase(one_by_one_.begin());
+  one_by_one_.push_back({destination, kOneByOnePackets});
+}
+
+void UdpPort::BeginDatagram(const msghdr& message, const std::byte* bytes, size_t length,
+                            size_t endpoint, ReceivedDatagram* out) {
+  ++counters_.received_batches;
+  out->Begin(message, bytes, length, config_.port, &endpoints_[endpoint], &hints_,
+             &counters_.receive_drops);
+  if (length == 0) ++runts_;
+}
+
+bool UdpPort::TakePacket(ReceivedDatagram* datagram, InPacket* out) {
+  while (datagram->Next(&hints_, out)) {
+    if (out->length < wire::kBthBytes + wire::kIcrcBytes) {
+      ++runts_;
+      continue;
+    }
+    ++counters_.received_packets;
+    counters_.received_bytes += out->length;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace verbena::transport

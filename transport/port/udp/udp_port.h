@@ -1,0 +1,96 @@
+// What the ports over UDP sockets share: sockets, batches, groups, errors and counters. How a
+// message gets into and out of the kernel is for transport/port/epoll and transport/port/uring.
+//
+// Owns: its sockets and batches.   Thread: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "transport/port/packet_port.h"
+#include "transport/port/udp/received_datagram.h"
+#include "transport/port/udp/send_batch.h"
+#include "transport/port/udp/send_error.h"
+#include "transport/port/udp/udp_socket.h"
+
+namespace verbena::transport {
+
+class UdpPort : public PacketPort {
+ public:
+  ~UdpPort() override;
+  UdpPort(const UdpPort&) = delete;
+  UdpPort& operator=(const UdpPort&) = delete;
+
+  virtual const char* name() const = 0;  // "io_uring", "epoll"
+
+  // Its source port is ours whatever the packet says: it is what peers see, and the ICRC covers it.
+  bool Send(Instant now, const OutPacket& packet) final;
+  int JoinGroup(const Gid& group) final;
+  void LeaveGroup(const Gid& group) final;
+  void LearnIpId(const InPacket& packet, uint16_t ip_id) final { hints_.Learn(ip_id); }
+  const PortCounters& counters() const final { return counters_; }
+
+  const SendErrorCounters& send_errors() const { return send_errors_; }
+  // Datagrams too short for a BTH and an ICRC, dropped here.
+  uint64_t runts() const { return runts_; }
+  // The smallest receive buffer among its sockets, in the kernel's accounting (twice what was
+  // asked, overhead included): what a peer may have under way without loss.
+  uint32_t receive_buffer_bytes() const;
+
+ protected:
+  explicit UdpPort(const UdpPortConfig& config);
+
+  // Opens the sockets of config.addresses.
+  bool OpenSockets(UdpPortError* error);
+
+  // A socket came: start receiving from it. 0 or errno. It went: stop; its fd is closed after.
+  virtual int OnSocketOpened(size_t index) = 0;
+  virtual void OnSocketClosing(size_t index) = 0;
+  // Batches are ready, or none is free: hand some to the kernel if it takes them.
+  virtual void OnBatchesReady() = 0;
+  // Endpoints that wait for room in their send buffers.
+  const std::vector<bool>& blocked() const { return blocked_; }
+  void SetBlocked(size_t endpoint, bool blocked) { blocked_[endpoint] = blocked; }
+  SendBatch* TakeReady() { return collector_.TakeReady(blocked_); }
+
+  enum class Progress : uint8_t { kDone, kBlocked, kLater };
+  // Does the sendmsg calls a batch needs. kDone: it is sent or lost, and released; else it is put
+  // back, for when the socket is writable (kBlocked), or for the next turn (kLater).
+  Progress Transmit(SendBatch* batch);
+  // What the kernel said about the whole batch: errno or 0. kDone, kBlocked and kLater as above.
+  Progress OnSent(SendBatch* batch, int error);
+
+  // Takes the next packet out of `datagram`, counting it; skips runts.
+  bool TakePacket(ReceivedDatagram* datagram, InPacket* out);
+  void BeginDatagram(const msghdr& message, const std::byte* bytes, size_t length, size_t endpoint,
+                     ReceivedDatagram* out);
+
+  std::vector<Endpoint>& endpoints() { return endpoints_; }
+  SendCollector& collector() { return collector_; }
+
+ private:
+  // Destinations that batches were refused for; they are tried again after a while.
+  struct OneByOne {
+    Gid gid;
+    uint32_t packets_left = 0;
+  };
+  static constexpr size_t kOneByOneMax = 16;
+
+  Progress TransmitOneByOne(SendBatch* batch);
+  void Lose(const SendBatch& batch, int error, uint64_t packets);
+  bool GoesOneByOne(const Gid& destination);
+  void RememberOneByOne(const Gid& destination);
+
+  const UdpPortConfig config_;
+  std::vector<Endpoint> endpoints_;  // closed ones stay, with fd -1: indices are names
+  std::vector<bool> blocked_;
+  SendCollector collector_;
+  IpIdHints hints_;
+  std::vector<OneByOne> one_by_one_;
+  PortCounters counters_;
+  SendErrorCounters send_errors_;
+  uint64_t runts_ = 0;
+};
+
+}  // namespace verbena::transport

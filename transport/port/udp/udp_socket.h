@@ -1,0 +1,86 @@
+// Sockets of a NIC on a real network: opening them as RoCEv2 needs them, and naming what went
+// wrong.
+//
+// They stay unconnected: on a connected IPv4 socket the kernel numbers packets (IP identification),
+// and an ICRC covers a number that nobody told us.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/types.h"
+#include "transport/wire/address.h"
+
+namespace verbena::transport {
+
+struct UdpAddress {
+  Gid gid;  // IPv4 in its mapped form
+  // Interface that holds it. 0: looked up; a link-local IPv6 address needs it if several interfaces
+  // have one.
+  uint32_t interface_index = 0;
+};
+
+struct UdpPortConfig {
+  std::vector<UdpAddress> addresses;  // of one NIC: an IPv4, a link-local and a global IPv6 address
+  uint16_t port = wire::kRoceUdpPort;
+};
+
+enum class UdpPortErrorKind : uint8_t {
+  kNone,
+  kBadConfig,      // no address, or one that no socket can have
+  kPortBusy,       // another socket holds address:port (or kernel rxe is loaded)
+  kNoSuchAddress,  // no interface has this address
+  kNotPermitted,   // the system refuses such a socket
+  kNoUring,        // io_uring is missing, refused or too old; epoll will do
+  kSystem,         // out of descriptors, memory...
+};
+
+struct UdpPortError {
+  UdpPortErrorKind kind = UdpPortErrorKind::kNone;
+  int error = 0;  // errno
+  UdpAddress address{};
+  uint16_t port = 0;
+  std::string text{};  // a sentence for the user, with what to do
+};
+
+// "192.0.2.1", "fe80::1%2".
+std::string TextOf(const UdpAddress& address);
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+// `interface_index` counts for link-local addresses and groups of IPv6 only.
+SocketAddress MakeSocketAddress(const Gid& gid, uint16_t port, uint32_t interface_index,
+                                uint32_t flow_label = 0);
+// False: neither IPv4 nor IPv6.
+bool ReadSocketAddress(const sockaddr* address, Gid* gid, uint16_t* port);
+
+bool IsLinkLocal(const Gid& gid);  // fe80::/10
+bool IsGroup(const Gid& gid);      // ff00::/8, or 224.0.0.0/4 in its mapped form
+
+// One socket of a port.
+struct Endpoint {
+  int fd = -1;
+  UdpAddress address;  // of the NIC; what it sends from
+  Gid bound;           // the same, or the multicast group it listens to
+  bool ipv4 = false;
+  uint32_t kernel_drops = 0;          // SO_RXQ_OVFL's last value
+  uint32_t receive_buffer_bytes = 0;  // as the kernel granted it
+
+  bool IsForGroup() const { return bound != address.gid; }
+};
+
+// The socket of one address: non-blocking, unfragmented both ways, batching if the kernel can.
+bool OpenEndpoint(const UdpAddress& address, uint16_t port, Endpoint* out, UdpPortError* error);
+// A socket that receives what is sent to `group` on the interface of `via`. 0 or errno.
+int OpenGroupEndpoint(const Endpoint& via, const Gid& group, uint16_t port, Endpoint* out);
+
+}  // namespace verbena::transport
