@@ -74,7 +74,8 @@ struct Payload {
   uint64_t offset = 0;
 };
 
-// The way to a peer: what an address vector resolves to.
+// The way to a peer: what an address vector resolves to. Of a PDU that came over a wire, what its IP
+// header says: sgid and dgid are its source and destination, traffic_class TOS, hop_limit TTL.
 struct Path {
   Gid sgid;
   Gid dgid;
@@ -83,6 +84,7 @@ struct Path {
   uint8_t hop_limit = 0;
   uint8_t sl = 0;
   uint8_t sgid_index = 0;
+  uint16_t ip_id = 0;  // IPv4, received PDUs: the identification their ICRC proved
 };
 
 struct Pdu {

@@ -29,6 +29,8 @@ struct RcPairOptions {
   uint32_t access_flags = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
   bool sq_sig_all = false;
   bool has_srq = false;
+
+  Psn sq_psn_of(uint32_t side) const { return Psn(sq_psn + side); }
 };
 
 class RcPair {
@@ -53,6 +55,7 @@ class RcPair {
     }
   }
 
+  const RcPairOptions& options() const { return options_; }
   static Qpn QpnOf(uint32_t side) { return Qpn(0x11 + 0x11 * side); }
 
   // Modifies with all attributes the transition needs. 0 or errno.

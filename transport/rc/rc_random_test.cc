@@ -6,7 +6,7 @@
 namespace verbena::transport::rc {
 namespace {
 
-constexpr uint64_t kSeeds = 400;
+constexpr uint64_t kSeeds = 1500;
 
 RcPairOptions RandomOptions(uint64_t seed) {
   sim::SimRandom random(seed);

@@ -132,8 +132,9 @@ ResponderFault Responder::CheckOpcodeSupported(const Pdu& pdu, const OpcodeInfo&
 
 ResponderFault Responder::CheckResource(const Pdu& pdu, const OpcodeInfo& info) {
   if (IsRead(pdu) || info.is_atomic) {
-    return attributes_->max_dest_rd_atomic() == 0 ? ResponderFault::kTooManyRdAtomic
-                                                  : ResponderFault::kNone;
+    return RdAtomicsWaiting() >= attributes_->max_dest_rd_atomic()
+               ? ResponderFault::kTooManyRdAtomic
+               : ResponderFault::kNone;
   }
   if (!info.is_send && !info.has_imm) return ResponderFault::kNone;
   ResponderFault fault = EnsureReceive();
@@ -142,6 +143,17 @@ ResponderFault Responder::CheckResource(const Pdu& pdu, const OpcodeInfo& info) 
   if (!info.is_send || pdu.payload.length == 0) return ResponderFault::kNone;
   const uint64_t before = info.is_first ? 0 : message_.received_bytes;
   return ResolveReceive(before + pdu.payload.length);
+}
+
+// READs and atomics not answered yet. A peer that keeps to what was agreed has never more of them
+// outstanding, since it counts each until the answer arrived. Duplicates are no new ones.
+uint32_t Responder::RdAtomicsWaiting() const {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < ops_.size(); ++i) {
+    const Op& op = ops_[i];
+    if (!op.is_duplicate && (op.kind == OpKind::kRead || op.kind == OpKind::kAtomic)) ++count;
+  }
+  return count;
 }
 
 // Has the receive WQE for the current message at hand.

@@ -128,6 +128,7 @@ class Responder {
   ResponderFault CheckResource(const Pdu& pdu, const OpcodeInfo& info);
   ResponderFault CheckLength(const Pdu& pdu, const OpcodeInfo& info) const;
   ResponderFault CheckRkey(const Pdu& pdu, const OpcodeInfo& info);
+  uint32_t RdAtomicsWaiting() const;
   ResponderFault EnsureReceive();
   ResponderFault ResolveReceive(uint64_t bytes);
 

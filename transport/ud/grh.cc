@@ -39,6 +39,7 @@ void WriteIpv4(const Path& path, uint32_t udp_bytes, uint8_t hop_limit, std::byt
   out[0] = std::byte{kIpv4VersionAndLength};
   out[1] = std::byte{path.traffic_class};
   PutBe16(out + 2, kIpv4HeaderBytes + udp_bytes);
+  PutBe16(out + 4, path.ip_id);
   out[6] = std::byte{kIpv4DontFragment};
   out[8] = std::byte{hop_limit};
   out[9] = std::byte{kIpProtocolUdp};

@@ -315,6 +315,23 @@ TEST(GrhTest, Ipv4HeaderStandsBehindTwentyZeros) {
                               "7f000002");
 }
 
+TEST(GrhTest, WhatTheWireSaidStandsInIt) {
+  Path path;
+  path.sgid = Gid::FromIpv4(0x0a00'0001);
+  path.dgid = Gid::FromIpv4(0x0a00'0002);
+  path.traffic_class = 0xb9;
+  path.hop_limit = 7;
+  path.ip_id = 0x7f9d;
+  std::byte grh[kGrhBytes];
+  WriteGrh(path, 5, /*has_imm=*/false, grh);
+  const uint8_t expected[20] = {0x45, 0xb9, 0,  60, 0x7f, 0x9d, 0x40, 0, 7, 17,
+                                0,    0,    10, 0,  0,    1,    10,   0, 0, 2};
+  for (int i = 0; i < 20; ++i) {
+    if (i == 10 || i == 11) continue;  // the checksum, which another test adds up
+    EXPECT_EQ(static_cast<uint8_t>(grh[20 + i]), expected[i]) << i;
+  }
+}
+
 TEST(GrhTest, Ipv4ChecksumIsRightForEveryLength) {
   Path path;
   path.sgid = Gid::FromIpv4(0xc0a8'fffe);
