@@ -28,7 +28,7 @@ constexpr size_t kPacketBytes = 32 * 1024;
 constexpr auto kPeerDeadline = std::chrono::seconds(10);
 
 struct StatusSnapshot {
-  std::vector<shm::NicInfo> nics;
+  std::vector<NicStatus> nics;
   DeviceStats stats;
   uint64_t dma_operations = 0;
   uint64_t dma_units = 0;
@@ -41,26 +41,47 @@ std::string GidText(const uint8_t raw[16]) {
   return inet_ntop(AF_INET6, raw, text, sizeof(text)) == nullptr ? "" : text;
 }
 
-json::object NicObject(const shm::NicInfo& nic) {
-  uint8_t link_local[16] = {0xfe, 0x80};
-  std::memcpy(link_local + 8, &nic.node_guid, 8);
-  Gid gid1 = Gid::FromIpv4(static_cast<uint32_t>(nic.ipv4[0]) << 24 | nic.ipv4[1] << 16 |
-                           nic.ipv4[2] << 8 | nic.ipv4[3]);
+// Pairs of a name and a counter.
+json::object CountersOf(const NicStatus& nic) {
+  const WireCounters& w = nic.wire;
+  const transport::PortCounters& p = nic.port;
+  return {{"tx_packets", w.tx_packets},
+          {"tx_bytes", w.tx_bytes},
+          {"tx_batches", p.sent_batches},
+          {"tx_dropped", w.tx_dropped},
+          {"tx_errors", p.send_errors},
+          {"rx_packets", w.rx_packets},
+          {"rx_bytes", w.rx_bytes},
+          {"rx_batches", p.received_batches},
+          {"rx_malformed", w.rx_malformed},
+          {"rx_icrc_errors", w.rx_icrc_errors},
+          {"rx_bad_pkey", w.rx_bad_pkey},
+          {"rx_no_qp", w.rx_no_qp},
+          {"rx_wrong_peer", w.rx_wrong_peer},
+          {"rx_dropped", w.rx_dropped},
+          {"rx_socket_drops", p.receive_drops}};
+}
+
+json::object NicObject(const NicStatus& nic) {
   char ipv4[INET_ADDRSTRLEN] = "";
-  inet_ntop(AF_INET, nic.ipv4, ipv4, sizeof(ipv4));
+  inet_ntop(AF_INET, nic.info.ipv4, ipv4, sizeof(ipv4));
   json::object object;
-  object["name"] = std::string(nic.name, strnlen(nic.name, sizeof(nic.name)));
-  object["gid0"] = GidText(link_local);
-  object["gid1"] = GidText(gid1.raw.data());
+  object["name"] = std::string(nic.info.name, strnlen(nic.info.name, sizeof(nic.info.name)));
+  for (size_t i = 0; i < nic.gids.size(); ++i) {
+    if (!nic.gids[i].IsZero()) object["gid" + std::to_string(i)] = GidText(nic.gids[i].raw.data());
+  }
   object["ipv4"] = ipv4;
-  object["state"] = "active";
-  object["ports"] = nic.ports;
+  object["state"] = nic.is_up ? "active" : "down";
+  object["ports"] = nic.info.ports;
+  object["mtu"] = nic.active_mtu_bytes;
+  object["network"] = nic.has_port ? "udp" : "instance";
+  if (nic.has_port) object["wire"] = CountersOf(nic);
   return object;
 }
 
-json::array NicArray(const std::vector<shm::NicInfo>& nics) {
+json::array NicArray(const std::vector<NicStatus>& nics) {
   json::array array;
-  for (const shm::NicInfo& nic : nics) array.push_back(NicObject(nic));
+  for (const NicStatus& nic : nics) array.push_back(NicObject(nic));
   return array;
 }
 
@@ -137,9 +158,9 @@ void AdminConnection::OnRequest(const std::string& text) {
   std::string op(op_value->get_string());
   if (op == "status") return Status();
   if (op == "devices") {
-    return AskLeader<std::vector<shm::NicInfo>>(
-        [device = server_->device()] { return device->ListNics(); },
-        [](std::vector<shm::NicInfo> nics) {
+    return AskLeader<std::vector<NicStatus>>(
+        [device = server_->device()] { return device->ListNicStatuses(); },
+        [](std::vector<NicStatus> nics) {
           return json::serialize(json::object{{"nics", NicArray(nics)}});
         });
   }
@@ -181,7 +202,7 @@ void AdminConnection::Status() {
   AskLeader<StatusSnapshot>(
       [server] {
         StatusSnapshot s;
-        s.nics = server->device()->ListNics();
+        s.nics = server->device()->ListNicStatuses();
         s.stats = server->device()->Stats();
         s.dma_operations = server->dma()->operations();
         s.dma_units = server->dma()->units();
@@ -243,17 +264,17 @@ void AdminConnection::Show(const std::string& kind_name) {
 
 void AdminConnection::AddNics(uint32_t total) {
   ControlServer* server = server_;
-  AskLeader<std::vector<shm::NicInfo>>(
+  AskLeader<std::vector<NicStatus>>(
       [server, total] {
         for (;;) {
-          std::vector<shm::NicInfo> nics = server->device()->ListNics();
+          std::vector<NicStatus> nics = server->device()->ListNicStatuses();
           if (nics.size() >= total) return nics;
           server->device()->AddNic(MakeNicConfig(server->config().name_prefix,
                                                  static_cast<uint32_t>(nics.size()),
                                                  server->config().mtu_bytes));
         }
       },
-      [](std::vector<shm::NicInfo> nics) {
+      [](std::vector<NicStatus> nics) {
         return json::serialize(json::object{{"ok", true}, {"nics", NicArray(nics)}});
       });
 }

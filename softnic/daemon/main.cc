@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "softnic/control/networks.h"
 #include "softnic/control/server.h"
 #include "softnic/daemon/options.h"
 #include "softnic/device/device.h"
@@ -25,6 +26,7 @@ using verbena::softnic::DaemonOptions;
 using verbena::softnic::Device;
 using verbena::softnic::DeviceConfig;
 using verbena::softnic::Log;
+using verbena::softnic::Networks;
 using verbena::softnic::ProcessDma;
 using verbena::softnic::Shard;
 
@@ -65,7 +67,13 @@ void IgnoreSignals() {
 int Serve(const DaemonOptions& options) {
   DeviceConfig config;
   config.limits = options.limits;
-  for (uint32_t i = 0; i < options.nics; ++i) {
+  Networks networks(options.network);
+  if (networks.IsUsed()) {
+    std::string error = networks.Open(options.nics, options.control.name_prefix,
+                                      options.control.mtu_bytes, &config.nics);
+    if (!error.empty()) return Fail(options, error);
+  }
+  for (uint32_t i = 0; i < options.nics && !networks.IsUsed(); ++i) {
     config.nics.push_back(
         verbena::softnic::MakeNicConfig(options.control.name_prefix, i, options.control.mtu_bytes));
   }
@@ -76,9 +84,12 @@ int Serve(const DaemonOptions& options) {
   if (!shard.Open()) {
     return Fail(options, std::string("can't make the event loop: ") + strerror(errno));
   }
-  ControlServer server(options.control, &device, &dma, &shard, Log(options.log_level));
+  Log log(options.log_level);
+  ControlServer server(options.control, &device, &dma, &shard, log);
   std::string error = server.Open();
+  if (error.empty()) error = networks.Attach(&device, &shard);
   if (!error.empty()) return Fail(options, error);
+  networks.Watch(server.io(), log);
   shard.Start();
   TellReady(options);
   server.Run();

@@ -88,6 +88,18 @@ std::string ParseMtu(std::string_view value, uint32_t* out) {
   return "--mtu is 256, 512, 1024, 2048 or 4096, not \"" + std::string(value) + "\"";
 }
 
+std::string ParsePortKind(std::string_view value, PortKind* out) {
+  if (value == "auto")
+    *out = PortKind::kAuto;
+  else if (value == "uring")
+    *out = PortKind::kUring;
+  else if (value == "epoll")
+    *out = PortKind::kEpoll;
+  else
+    return "--net-io is auto, uring or epoll, not \"" + std::string(value) + "\"";
+  return "";
+}
+
 std::string ParsePrefix(std::string_view value, std::string* out) {
   // The number of the NIC must still fit into an ibv_device name with its terminating zero.
   if (value.empty() || value.size() > shm::kNicNameBytes - 4 ||
@@ -105,6 +117,14 @@ std::string ParseFlag(std::string_view name, std::string_view value, DaemonOptio
     return value.empty() ? "--directory takes a path" : "";
   }
   if (name == "nics") return ParseInto(name, value, 1, shm::kMaxNics, &out->nics);
+  if (name == "nic") {
+    NicSpec spec;
+    std::string error = ParseNicSpec(value, &spec);
+    out->network.nics.push_back(std::move(spec));
+    return error;
+  }
+  if (name == "wire") return ParseInto(name, value, 0, 1, &out->network.is_wire);
+  if (name == "net-io") return ParsePortKind(value, &out->network.kind);
   if (name == "name-prefix") return ParsePrefix(value, &out->control.name_prefix);
   if (name == "mtu") return ParseMtu(value, &out->control.mtu_bytes);
   if (name == "idle-exit-s") return ParseInto(name, value, 0, 1'000'000, &out->control.idle_exit_s);
@@ -149,6 +169,9 @@ std::string ParseOptions(int argc, const char* const* argv, DaemonOptions* out) 
     std::string error = ParseFlag(arg.substr(0, equals), value, out);
     if (!error.empty()) return error;
   }
+  if (out->network.is_wire && !out->network.nics.empty()) {
+    return "--wire and --nic exclude each other: --nic puts a NIC on an address of this host";
+  }
   if (out->control.directory.empty()) return "--directory=DIR is needed: where to put the socket";
   return "";
 }
@@ -159,6 +182,10 @@ std::string HelpText() {
       "that asks for RDMA devices.\n\n"
       "  --directory=DIR       where the instance's socket is made (DIR/sock)\n"
       "  --nics=N              number of NICs (default 1, at most 64)\n"
+      "  --nic=ip=ADDRESS[,ip=ADDRESS][,name=NAME]\n"
+      "                        a NIC on this host's network, instead of --nics; may be repeated\n"
+      "  --wire=1              the NICs talk UDP on loopback, even to each other\n"
+      "  --net-io=KIND         auto (io_uring, else epoll), uring or epoll\n"
       "  --name-prefix=NAME    NIC k is NAMEk (default verbena)\n"
       "  --mtu=BYTES           active MTU: 256, 512, 1024, 2048 or 4096 (default)\n"
       "  --idle-exit-s=N       end when no client was there for N seconds (default 0: never)\n"

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "softnic/control/log.h"
+#include "softnic/control/networks.h"
 #include "softnic/control/server.h"
 #include "softnic/device/device.h"
 
@@ -12,6 +13,7 @@ namespace verbena::softnic {
 struct DaemonOptions {
   ControlConfig control;
   DeviceLimits limits;
+  NetworkOptions network;
   uint32_t nics = 1;
   int ready_fd = -1;
   LogLevel log_level = LogLevel::kInfo;

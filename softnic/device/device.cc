@@ -51,7 +51,7 @@ bool Device::FlushPorts(Instant now) { return impl_->core.FlushPorts(now); }
 void Device::SetPortState(Instant now, uint32_t nic, bool is_up) {
   impl_->core.SetPortState(now, nic, is_up);
 }
-WireCounters Device::WireCountersOf(uint32_t nic) const { return impl_->core.WireCountersOf(nic); }
+std::vector<NicStatus> Device::ListNicStatuses() const { return impl_->core.ListNicStatuses(); }
 Instant Device::PollTimeout() const { return impl_->core.PollTimeout(); }
 std::vector<ShowRow> Device::Show(ShowKind kind) const { return impl_->core.Show(kind); }
 DeviceStats Device::Stats() const { return impl_->core.Stats(); }

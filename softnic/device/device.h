@@ -73,6 +73,17 @@ struct DeviceStats {
   uint64_t send_wqes = 0, pdus = 0, payload_bytes = 0, commands = 0, hostile_acts = 0;
 };
 
+// A NIC as `verbena status` and `devices` tell of it.
+struct NicStatus {
+  shm::NicInfo info;
+  std::vector<Gid> gids;  // by index; zero: empty
+  uint32_t active_mtu_bytes = 0;
+  bool is_up = true;
+  bool has_port = false;  // reaches a network
+  WireCounters wire;
+  transport::PortCounters port;
+};
+
 class Device {
  public:
   Device(DeviceConfig config, DmaEngine* dma);
@@ -118,11 +129,11 @@ class Device {
   bool FlushPorts(Instant now);
   // IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE.
   void SetPortState(Instant now, uint32_t nic, bool is_up);
-  WireCounters WireCountersOf(uint32_t nic) const;
 
   // --- sight ------------------------------------------------------------------------------------
   std::vector<ShowRow> Show(ShowKind kind) const;
   DeviceStats Stats() const;
+  std::vector<NicStatus> ListNicStatuses() const;
 
  private:
   struct Impl;

@@ -27,6 +27,25 @@ std::vector<shm::NicInfo> DeviceCore::ListNics() const {
   return infos;
 }
 
+std::vector<NicStatus> DeviceCore::ListNicStatuses() const {
+  std::vector<NicStatus> statuses;
+  for (const auto& nic : nics_) {
+    NicStatus status;
+    status.info = nic->Info();
+    for (uint8_t i = 0; i < kGidTableEntries; ++i) {
+      Gid gid;
+      status.gids.push_back(nic->FindGid(GidIndex{i}, &gid) ? gid : Gid{});
+    }
+    status.active_mtu_bytes = nic->config().mtu_bytes;
+    status.is_up = nic->is_up;
+    status.has_port = nic->port != nullptr;
+    status.wire = nic->wire;
+    if (nic->port != nullptr) status.port = nic->port->counters();
+    statuses.push_back(std::move(status));
+  }
+  return statuses;
+}
+
 SessionId DeviceCore::OpenSession(uint32_t nic, std::string program, int pid,
                                   SessionServices* services) {
   if (nic >= nics_.size()) return 0;

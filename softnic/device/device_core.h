@@ -91,7 +91,7 @@ class DeviceCore {
   bool PollPorts(Instant now, uint32_t max_packets);
   bool FlushPorts(Instant now);
   void SetPortState(Instant now, uint32_t nic, bool is_up);
-  WireCounters WireCountersOf(uint32_t nic) const { return nics_[nic]->wire; }
+  std::vector<NicStatus> ListNicStatuses() const;
   std::vector<ShowRow> Show(ShowKind kind) const;
   DeviceStats Stats() const;
 

@@ -151,7 +151,7 @@ class Wire : public ::testing::Test {
     return wqe;
   }
   const WireCounters& CountersOf(int host) {
-    counters_[host] = (host == 0 ? a : b)->device->WireCountersOf(0);
+    counters_[host] = (host == 0 ? a : b)->device->ListNicStatuses().at(0).wire;
     return counters_[host];
   }
 

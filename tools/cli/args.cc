@@ -43,7 +43,7 @@ constexpr CommandRow kCommands[] = {
 
 constexpr unsigned Bit(Command command) { return 1u << static_cast<unsigned>(command); }
 
-enum class OptionId { kNics, kPrivate, kDma, kNamePrefix, kForeground, kJson, kSet };
+enum class OptionId { kNics, kNic, kWire, kPrivate, kDma, kNamePrefix, kForeground, kJson, kSet };
 
 struct OptionRow {
   OptionId id;
@@ -56,6 +56,10 @@ struct OptionRow {
 constexpr OptionRow kOptions[] = {
     {OptionId::kNics, "--nics", "N", Bit(Command::kRun) | Bit(Command::kUp),
      "have at least N NICs; a running instance gets the missing ones added"},
+    {OptionId::kNic, "--nic", "SPEC", Bit(Command::kRun) | Bit(Command::kUp),
+     "a NIC on this host's network: ip=ADDRESS[,ip=...][,name=NAME]; repeatable"},
+    {OptionId::kWire, "--wire", "", Bit(Command::kRun),
+     "NICs talk RoCEv2 over UDP on loopback, even to each other; implies --private"},
     {OptionId::kPrivate, "--private", "", Bit(Command::kRun),
      "an instance of its own that ends with CMD"},
     {OptionId::kDma, "--dma", "MODE", Bit(Command::kRun) | Bit(Command::kUp) | Bit(Command::kEnv),
@@ -147,6 +151,14 @@ bool ApplyOption(const OptionRow& option, const std::string& value, Arguments* o
       return ParseNamePrefix(value, out, error);
     case OptionId::kSet:
       return ParseSet(value, out, error);
+    case OptionId::kNic:
+      out->set.push_back("--nic=" + value);
+      out->has_own_nics = true;
+      return true;
+    case OptionId::kWire:
+      out->set.push_back("--wire=1");
+      out->private_instance = true;
+      return true;
     case OptionId::kPrivate:
       out->private_instance = true;
       return true;
@@ -218,6 +230,10 @@ bool TakePositional(const std::string& word, Arguments* out, std::string* error)
 bool CheckComplete(const Arguments& arguments, std::string* error) {
   if (arguments.command == Command::kRun && arguments.program.empty()) {
     *error = "`verbena run` wants a program: verbena run -- ib_write_bw localhost.";
+    return false;
+  }
+  if (arguments.has_own_nics && arguments.nics.has_value()) {
+    *error = "--nic names each NIC, so --nics has nothing to say; leave one of them out.";
     return false;
   }
   if (arguments.command == Command::kShow && arguments.kind.empty()) {

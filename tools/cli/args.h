@@ -26,6 +26,7 @@ enum class Command {
 struct Arguments {
   Command command = Command::kHelp;
   std::optional<int> nics;           // --nics
+  bool has_own_nics = false;         // --nic was given; the specs are in `set`
   bool private_instance = false;     // --private
   std::string dma;                   // --dma, empty: the daemon's default
   std::string name_prefix;           // --name-prefix, empty: the daemon's default

@@ -49,6 +49,7 @@ Table TableOf(const json::array& rows) {
   for (const json::value& row : rows) {
     if (!row.is_object()) continue;
     for (const auto& [key, value] : row.get_object()) {
+      if (value.is_object()) continue;  // counters: a line of their own
       const std::string name(key);
       if (std::find(table.headers.begin(), table.headers.end(), name) == table.headers.end()) {
         table.headers.push_back(name);
@@ -132,6 +133,10 @@ void PrintStatus(const std::string& directory, const json::object& reply) {
     std::string label = name;
     std::replace(label.begin(), label.end(), '_', ' ');
     PrintLine(label, Sentence(value));
+  }
+  for (const json::value& nic : ArrayAt(reply, "nics")) {
+    const json::value* wire = nic.is_object() ? nic.get_object().if_contains("wire") : nullptr;
+    if (wire != nullptr) PrintLine(FieldText(nic.get_object(), "name"), Sentence(*wire));
   }
   Print("\n" + RenderTable(TableOf(ArrayAt(reply, "nics"))));
 }

@@ -67,6 +67,11 @@ int Up(const Arguments& arguments) {
   if (!OwnDirectory(&directory)) return kExitFailed;
   if (arguments.foreground) return UpInForeground(arguments, directory);
   const bool was_running = IsRunning(directory);
+  if (was_running && arguments.has_own_nics) {
+    return Fail(
+        "an instance already runs here, and --nic is for a new one; end it with "
+        "`verbena down` first.");
+  }
   std::string error;
   AdminConnection hold(-1);
   if (!JoinOrStart(OptionsFor(arguments, directory, 0), &hold, &error)) return Fail(error);

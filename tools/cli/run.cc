@@ -40,7 +40,8 @@ class Instance {
   Instance& operator=(const Instance&) = delete;
 
   bool Open(const Arguments& arguments, std::string* error) {
-    private_ = arguments.private_instance;
+    // NICs of CMD's own are no business of other programs.
+    private_ = arguments.private_instance || arguments.has_own_nics;
     if (private_) {
       if (!CreatePrivateDirectory(&directory_, error)) {
         private_ = false;

@@ -1,0 +1,224 @@
+#include "softnic/control/networks.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "softnic/control/port_holder.h"
+#include "softnic/control/server.h"
+#include "transport/port/epoll/epoll_port.h"
+
+namespace verbena::softnic {
+
+using transport::Interface;
+using transport::InterfaceAddress;
+using transport::UdpPortError;
+using transport::UdpPortErrorKind;
+
+namespace {
+
+// Blocks of loopback addresses for --wire: 127.64.0.0 and up, 64 addresses each.
+constexpr uint32_t kLoopbackBlocks = 0x7f40'0000;
+constexpr uint32_t kBlockAddresses = 64;
+constexpr uint32_t kBlocks = 0x0080'0000 / kBlockAddresses;
+constexpr uint32_t kBlockAttempts = 256;
+
+uint32_t Ipv4Of(const Gid& gid) {
+  if (!gid.IsIpv4Mapped()) return 0;
+  uint32_t ipv4 = 0;
+  for (int i = 12; i < 16; ++i) ipv4 = ipv4 << 8 | gid.raw[i];
+  return ipv4;
+}
+
+std::string Explain(const UdpPortError& error) {
+  if (error.kind != UdpPortErrorKind::kPortBusy) return error.text;
+  std::string holder = HolderOfUdpPort(error.address.gid, error.port);
+  return error.text + (holder.empty() ? "" : " It is held by " + holder + ".");
+}
+
+}  // namespace
+
+Networks::Networks(NetworkOptions options) : options_(std::move(options)) {}
+Networks::~Networks() = default;
+
+std::string Networks::KindOf(uint32_t nic) const {
+  for (const auto& network : networks_) {
+    if (network->nic == nic) return network->kind;
+  }
+  return "";
+}
+
+bool Networks::OpenPort(Network* network, UdpPortError* error) {
+  network->port = transport::EpollPort::Open(network->config, error);
+  if (network->port == nullptr) return false;
+  network->kind = network->port->name();
+  return true;
+}
+
+std::string Networks::Open(uint32_t count, const std::string& name_prefix, uint32_t mtu_bytes,
+                           std::vector<NicConfig>* out) {
+  if (!watcher_.Open()) {
+    return std::string("can't read this host's interfaces (netlink): ") + strerror(errno);
+  }
+  for (const NicSpec& spec : options_.nics) {
+    std::string error = OpenSpec(spec, name_prefix, mtu_bytes, out);
+    if (!error.empty()) return error;
+  }
+  if (!options_.is_wire || !options_.nics.empty()) return "";
+  return OpenLoopback(count, name_prefix, mtu_bytes, out);
+}
+
+std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_prefix,
+                               uint32_t mtu_bytes, std::vector<NicConfig>* out) {
+  const transport::InterfaceList& list = watcher_.list();
+  auto network = std::make_unique<Network>();
+  network->nic = static_cast<uint32_t>(out->size());
+  uint32_t path_mtu_bytes = mtu_bytes;
+  Gid link_local;
+  const Interface* first = nullptr;
+  for (const NicAddress& address : spec.addresses) {
+    const Interface* interface = nullptr;
+    for (const Interface& candidate : list.interfaces) {
+      if (!address.interface.empty() && candidate.name == address.interface) interface = &candidate;
+    }
+    if (!address.interface.empty() && interface == nullptr) {
+      return "--nic ip=" + address.text + ": there is no interface " + address.interface;
+    }
+    if (interface == nullptr) interface = list.Find(list.IndexOf(address.gid));
+    if (interface == nullptr) {
+      return "--nic ip=" + address.text +
+             ": no interface of this host has this address; `ip address` lists those there are";
+    }
+    uint32_t fits = transport::PathMtuFor(interface->mtu);
+    if (fits == 0) {
+      return "--nic ip=" + address.text + ": the MTU of " + interface->name + ", " +
+             std::to_string(interface->mtu) + ", is too small for RoCE; 512 is the least";
+    }
+    path_mtu_bytes = std::min(path_mtu_bytes, fits);
+    if (first == nullptr) first = interface;
+    if (transport::IsLinkLocal(address.gid)) link_local = address.gid;
+    network->config.addresses.push_back({address.gid, interface->index});
+    network->interfaces.push_back(interface->index);
+  }
+  // As on a host's real NIC, the interface's link-local address is GID 0.
+  if (const InterfaceAddress* found = list.LinkLocalOf(first->index);
+      link_local.IsZero() && found != nullptr && found->usable) {
+    link_local = found->gid;
+    network->config.addresses.push_back({found->gid, first->index});
+  }
+  NicConfig config = MakeNicConfig(name_prefix, network->nic, path_mtu_bytes);
+  if (!spec.name.empty()) config.name = spec.name;
+  if (!first->loopback) std::copy(first->mac.begin(), first->mac.end(), config.mac);
+  config.ipv4 = 0;
+  for (const NicAddress& address : spec.addresses) {
+    if (config.ipv4 == 0) config.ipv4 = Ipv4Of(address.gid);
+  }
+  // Without one, a link-local GID is made from the MAC; no packet uses it.
+  config.gids.push_back(link_local.IsZero() ? LinkLocalGidOf(config) : link_local);
+  for (const NicAddress& address : spec.addresses) {
+    if (address.gid != link_local) config.gids.push_back(address.gid);
+  }
+  network->name = config.name;
+  UdpPortError error;
+  if (!OpenPort(network.get(), &error)) return Explain(error);
+  out->push_back(std::move(config));
+  networks_.push_back(std::move(network));
+  return "";
+}
+
+// Other instances take blocks too, of this user or another: bind() tells who was first.
+std::string Networks::OpenLoopback(uint32_t count, const std::string& name_prefix,
+                                   uint32_t mtu_bytes, std::vector<NicConfig>* out) {
+  uint32_t block = static_cast<uint32_t>(getpid()) * 0x9e37'79b1u >> 16;
+  UdpPortError error;
+  for (uint32_t attempt = 0; attempt < kBlockAttempts; ++attempt, ++block) {
+    uint32_t base = kLoopbackBlocks + block % kBlocks * kBlockAddresses;
+    std::vector<std::unique_ptr<Network>> networks;
+    for (uint32_t i = 0; i < count; ++i) {
+      auto network = std::make_unique<Network>();
+      network->nic = static_cast<uint32_t>(out->size()) + i;
+      network->config.addresses.push_back({Gid::FromIpv4(base + 1 + i), 0});
+      if (!OpenPort(network.get(), &error)) break;
+      networks.push_back(std::move(network));
+    }
+    if (networks.size() < count) {
+      if (error.kind == UdpPortErrorKind::kPortBusy) continue;
+      return error.text;
+    }
+    for (auto& network : networks) {
+      NicConfig config = MakeNicConfig(name_prefix, network->nic, mtu_bytes);
+      config.ipv4 = Ipv4Of(network->config.addresses[0].gid);
+      config.is_wire_only = true;
+      network->name = config.name;
+      out->push_back(std::move(config));
+      networks_.push_back(std::move(network));
+    }
+    return "";
+  }
+  std::string holder = HolderOfUdpPort(Gid{}, transport::wire::kRoceUdpPort);
+  return "UDP port 4791 is taken on every loopback address tried" +
+         (holder.empty() ? std::string() : ", by " + holder) +
+         "; a loaded rdma_rxe module does that, `rmmod rdma_rxe` frees it";
+}
+
+std::string Networks::Attach(Device* device, Shard* shard) {
+  device_ = device;
+  shard_ = shard;
+  for (const auto& network : networks_) {
+    device->AttachPort(network->nic, network->port.get());
+    if (!shard->AddNetwork(network->port.get())) {
+      return std::string("can't poll the network: ") + strerror(errno);
+    }
+  }
+  return "";
+}
+
+// --- interfaces that come and go -----------------------------------------------------------------
+
+void Networks::Watch(boost::asio::io_context& io, const Log& log) {
+  if (networks_.empty()) return;
+  watched_ = std::make_unique<boost::asio::posix::stream_descriptor>(io, dup(watcher_.fd()));
+  AwaitChanges(log);
+}
+
+void Networks::AwaitChanges(const Log& log) {
+  watched_->async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                       [this, log](boost::system::error_code error) {
+                         if (error) return;
+                         LookAtInterfaces(log);
+                         AwaitChanges(log);
+                       });
+}
+
+bool Networks::IsUsable(const Network& network) const {
+  const transport::InterfaceList& list = watcher_.list();
+  for (const transport::UdpAddress& address : network.config.addresses) {
+    // Every 127.a.b.c is there while loopback is.
+    uint32_t index = list.IndexOf(address.gid);
+    if (transport::IsLinkLocal(address.gid)) index = address.interface_index;
+    const Interface* interface = list.Find(index);
+    if (interface == nullptr || !interface->up || !interface->running) return false;
+  }
+  return true;
+}
+
+void Networks::LookAtInterfaces(const Log& log) {
+  std::vector<transport::InterfaceChange> changes;
+  watcher_.Poll(&changes);
+  for (const auto& network : networks_) {
+    bool is_up = IsUsable(*network);
+    if (is_up == network->is_up) continue;
+    network->is_up = is_up;
+    log.Info(network->name +
+             (is_up ? ": its interface is back" : ": its interface is down or gone"));
+    shard_->Post([device = device_, shard = shard_, nic = network->nic, is_up] {
+      device->SetPortState(shard->now(), nic, is_up);
+    });
+  }
+}
+
+}  // namespace verbena::softnic

@@ -1,0 +1,77 @@
+// The networks of an instance's NICs: sockets, and what happens to the interfaces below them.
+//
+// Thread: control; ports are handed to the shard's thread once open.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "softnic/control/log.h"
+#include "softnic/control/nic_spec.h"
+#include "softnic/device/device.h"
+#include "softnic/engine/shard.h"
+#include "transport/port/packet_port.h"
+#include "transport/port/udp/interfaces.h"
+#include "transport/port/udp/udp_port.h"
+
+namespace verbena::softnic {
+
+enum class PortKind : uint8_t { kAuto, kUring, kEpoll };
+
+struct NetworkOptions {
+  std::vector<NicSpec> nics;  // --nic
+  bool is_wire = false;  // --wire: the instance's NICs talk UDP on loopback, even to each other
+  PortKind kind = PortKind::kAuto;
+};
+
+class Networks {
+ public:
+  explicit Networks(NetworkOptions options);
+  ~Networks();
+
+  bool IsUsed() const { return options_.is_wire || !options_.nics.empty(); }
+  // Opens the sockets and appends the NICs' configurations: those of --nic, or with --wire `count`
+  // NICs on a block of loopback addresses nobody uses. Empty, or what is wrong and what to do.
+  std::string Open(uint32_t count, const std::string& name_prefix, uint32_t mtu_bytes,
+                   std::vector<NicConfig>* out);
+  // Before the shard starts. Empty, or what is wrong.
+  std::string Attach(Device* device, Shard* shard);
+  // Follows the interfaces from now on.
+  void Watch(boost::asio::io_context& io, const Log& log);
+
+  // "io_uring" or "epoll" per NIC, for `verbena status`.
+  std::string KindOf(uint32_t nic) const;
+
+ private:
+  struct Network {
+    uint32_t nic = 0;
+    std::string name;
+    transport::UdpPortConfig config;
+    std::vector<uint32_t> interfaces;  // that hold its addresses
+    std::unique_ptr<transport::UdpPort> port;
+    std::string kind;
+    bool is_up = true;
+  };
+
+  std::string OpenSpec(const NicSpec& spec, const std::string& name_prefix, uint32_t mtu_bytes,
+                       std::vector<NicConfig>* out);
+  std::string OpenLoopback(uint32_t count, const std::string& name_prefix, uint32_t mtu_bytes,
+                           std::vector<NicConfig>* out);
+  bool OpenPort(Network* network, transport::UdpPortError* error);
+  void AwaitChanges(const Log& log);
+  void LookAtInterfaces(const Log& log);
+  bool IsUsable(const Network& network) const;
+
+  NetworkOptions options_;
+  std::vector<std::unique_ptr<Network>> networks_;
+  transport::InterfaceWatcher watcher_;
+  std::unique_ptr<boost::asio::posix::stream_descriptor> watched_;
+  Device* device_ = nullptr;
+  Shard* shard_ = nullptr;
+};
+
+}  // namespace verbena::softnic
