@@ -142,8 +142,9 @@ bool EpollPort::LookForReady() {
 }
 
 bool EpollPort::PrepareToSleep() {
+  OnBatchesReady();
   if (!datagram_.empty() || !readable_.empty()) return false;
-  // What the kernel had no memory for is tried once more a turn; there is no event to wait for.
+  // What the kernel had no memory for is tried once a turn; there is no event to wait for.
   return !collector().HasReady(blocked());
 }
 

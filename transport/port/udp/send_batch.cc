@@ -94,6 +94,7 @@ SendCollector::SendCollector(uint32_t batches) {
     auto batch = std::make_unique<SendBatch>();
     // Not initialised: pages that no packet fills are never touched.
     batch->bytes = std::unique_ptr<std::byte[]>(new std::byte[kBatchBytesMax]);
+    batch->index = i;
     free_.push_back(batch.get());
     all_.push_back(std::move(batch));
   }

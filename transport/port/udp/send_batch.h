@@ -25,6 +25,7 @@ inline constexpr uint32_t kBatchSegmentsMax = 64;
 inline constexpr uint32_t kBatchBytesMax = 65'000;
 
 struct SendBatch {
+  uint32_t index = 0;  // among its collector's
   std::unique_ptr<std::byte[]> bytes;
   uint32_t used_bytes = 0;
   uint32_t segment_bytes = 0;
@@ -79,7 +80,7 @@ class SendCollector {
   // It is sent, or lost.
   void Release(SendBatch* batch);
 
-  size_t free_count() const { return free_.size(); }
+  SendBatch* at(uint32_t index) { return all_[index].get(); }
 
  private:
   void Close(size_t open_index);

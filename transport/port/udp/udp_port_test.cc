@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <map>
 
-#include "transport/port/epoll/epoll_port.h"
+#include "transport/port/udp/open_udp_port.h"
 #include "transport/port/udp/udp_options.h"
 #include "transport/port/udp/udp_port_test_util.h"
 
@@ -20,12 +20,8 @@ using wire::IcrcCheck;
 
 struct Kind {
   const char* name;
-  std::unique_ptr<UdpPort> (*open)(const UdpPortConfig&, UdpPortError*);
+  PortPreference preference;
 };
-
-std::unique_ptr<UdpPort> OpenEpoll(const UdpPortConfig& config, UdpPortError* error) {
-  return EpollPort::Open(config, error);
-}
 
 // Loopback addresses that no other run of this test uses at the same time.
 Gid Loopback(uint8_t host) {
@@ -36,11 +32,15 @@ Gid Loopback(uint8_t host) {
 
 class UdpPortTest : public testing::TestWithParam<Kind> {
  protected:
+  static std::unique_ptr<UdpPort> OpenKind(const UdpPortConfig& config, UdpPortError* error) {
+    return OpenUdpPort(config, GetParam().preference, error);
+  }
+
   // The first free UDP port; where kernel rxe is loaded, 4791 never is.
   std::unique_ptr<UdpPort> Open(const Gid& gid, uint16_t* udp_port) {
     UdpPortError error;
     for (uint16_t candidate = 24'791; candidate < 24'791 + 64; ++candidate) {
-      auto port = GetParam().open({.addresses = {{gid}}, .port = candidate}, &error);
+      auto port = OpenKind({.addresses = {{gid}}, .port = candidate}, &error);
       if (port != nullptr) {
         *udp_port = candidate;
         return port;
@@ -311,7 +311,7 @@ TEST_P(UdpPortTest, ACorruptedBitIsTheOnlyDifferenceAndTheIcrcShowsIt) {
 TEST_P(UdpPortTest, ABusyPortIsNamed) {
   OPEN_OR_SKIP(OpenV4Pair());
   UdpPortError error;
-  auto second = GetParam().open({.addresses = {{Loopback(1)}}, .port = a_udp_port_}, &error);
+  auto second = OpenKind({.addresses = {{Loopback(1)}}, .port = a_udp_port_}, &error);
   EXPECT_EQ(second, nullptr);
   EXPECT_EQ(error.kind, UdpPortErrorKind::kPortBusy);
   EXPECT_EQ(error.error, EADDRINUSE);
@@ -327,7 +327,7 @@ TEST_P(UdpPortTest, AClosedPortIsFreeAtOnce) {
     a_->Flush({});
     b_.reset();
     UdpPortError error;
-    b_ = GetParam().open({.addresses = {{Loopback(2)}}, .port = b_udp_port_}, &error);
+    b_ = OpenKind({.addresses = {{Loopback(2)}}, .port = b_udp_port_}, &error);
     ASSERT_NE(b_, nullptr) << error.text;
   }
 }
@@ -335,7 +335,7 @@ TEST_P(UdpPortTest, AClosedPortIsFreeAtOnce) {
 TEST_P(UdpPortTest, AMissingAddressIsNamed) {
   UdpPortError error;
   // TEST-NET-2, for documentation.
-  auto port = GetParam().open({.addresses = {{V4(198, 51, 100, 77)}}, .port = 24'791}, &error);
+  auto port = OpenKind({.addresses = {{V4(198, 51, 100, 77)}}, .port = 24'791}, &error);
   EXPECT_EQ(port, nullptr);
   if (error.kind == UdpPortErrorKind::kNoUring) GTEST_SKIP() << error.text;
   EXPECT_EQ(error.kind, UdpPortErrorKind::kNoSuchAddress) << error.text;
@@ -344,7 +344,7 @@ TEST_P(UdpPortTest, AMissingAddressIsNamed) {
 
 TEST_P(UdpPortTest, APortNeedsAnAddress) {
   UdpPortError error;
-  EXPECT_EQ(GetParam().open({}, &error), nullptr);
+  EXPECT_EQ(OpenKind({}, &error), nullptr);
   if (error.kind == UdpPortErrorKind::kNoUring) GTEST_SKIP() << error.text;
   EXPECT_EQ(error.kind, UdpPortErrorKind::kBadConfig);
 }
@@ -460,7 +460,9 @@ TEST_P(UdpPortTest, AFloodThatFindsNoRoomIsCountedWhereItWasLost) {
   EXPECT_GT(b_->counters().receive_drops, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, UdpPortTest, testing::Values(Kind{"epoll", OpenEpoll}),
+INSTANTIATE_TEST_SUITE_P(Kinds, UdpPortTest,
+                         testing::Values(Kind{"epoll", PortPreference::kEpoll},
+                                         Kind{"uring", PortPreference::kUring}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
