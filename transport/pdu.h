@@ -74,8 +74,8 @@ struct Payload {
   uint64_t offset = 0;
 };
 
-// The way to a peer: what an address vector resolves to. Of a PDU that came over a wire, what its IP
-// header says: sgid and dgid are its source and destination, traffic_class TOS, hop_limit TTL.
+// The way to a peer: what an address vector resolves to. Of a PDU that came over a wire, what its
+// IP header says: sgid and dgid are its source and destination, traffic_class TOS, hop_limit TTL.
 struct Path {
   Gid sgid;
   Gid dgid;

@@ -1,5 +1,7 @@
 #include "transport/rc/rc_qp.h"
 
+#include <algorithm>
+
 #include "core/base/check.h"
 
 namespace verbena::transport::rc {
@@ -156,6 +158,18 @@ bool RcQp::CanAccept(const Pdu& pdu) const {
   const OpcodeInfo* info = LookUpOpcode(pdu.opcode);
   if (info == nullptr) return true;
   return info->is_request ? responder_.CanAccept(pdu) : completer_.CanAccept();
+}
+
+uint32_t RcQp::UnackedPsns() const {
+  Psn next = window_.sent_psn;
+  if (window_.cursor != window_.tail) {
+    const SendRecord& rec = window_.At(window_.cursor);
+    if (rec.state == WqeState::kSending) {
+      next =
+          rec.first_psn + PsnCount{static_cast<int32_t>(rec.sent_bytes / attributes_.mtu_bytes())};
+    }
+  }
+  return static_cast<uint32_t>(std::max(Psn::Delta(window_.unacked_psn, next).value, 0));
 }
 
 void RcQp::Query(shm::QpAttr& out) const { attributes_.Query(out); }

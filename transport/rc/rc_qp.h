@@ -43,6 +43,7 @@ class RcQp final : public QpTransport {
   bool HasRequestWork() const override { return window_.may_send; }
   QpState state() const override { return attributes_.state(); }
   Qpn remote_qpn() const override { return attributes_.remote_qpn(); }
+  uint32_t UnackedPsns() const override;
   const Path& path() const override { return attributes_.path(); }
   void Query(shm::QpAttr& out) const override;
   const QpCounters& counters() const override { return counters_; }

@@ -15,6 +15,11 @@ RcPairOptions RandomOptions(uint64_t seed) {
   options.link.loss_per_mille = random.Below(80);
   options.link.duplicate_per_mille = random.Below(50);
   options.link.reorder_per_mille = random.Below(100);
+  options.link.corrupt_per_mille = random.Chance(300) ? random.Below(50) : 0;
+  if (random.Chance(200)) {
+    const Instant begin = Instant{0} + Microseconds(random.Below(300));
+    options.link.partitions.push_back({begin, begin + Microseconds(random.Below(3000))});
+  }
   options.link.dma_delay = Nanoseconds(random.Chance(500) ? 0 : random.Below(4000));
   options.link.keeps_refused = random.Chance(500);
   options.link.by_reference = random.Chance(300);
@@ -37,9 +42,21 @@ TEST(RcRandom, NoProgramCanTellANetworkWithFaultsFromAPerfectOne) {
   }
 }
 
+TEST(RcRandom, WorkGetsThroughWhereAFifthOfAllPacketsIsLost) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    RcPairOptions options = RandomOptions(seed);
+    options.max_pdu_bytes = 0;
+    options.max_unacked_psns = 4u << seed % 6;
+    options.link.loss_per_mille = 200;
+    options.link.keeps_refused = false;
+    RcWorkload workload(seed, options, WorkloadOptions{});
+    ASSERT_EQ(workload.Run(Seconds(600)), "") << "seed " << seed;
+  }
+}
+
 TEST(RcRandom, AFaultyNetworkIsReallyFaulty) {
   QpCounters sum;
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
     RcWorkload workload(seed, RandomOptions(seed), WorkloadOptions{});
     ASSERT_EQ(workload.Run(Milliseconds(500)), "") << "seed " << seed;
     for (auto& qp : workload.pair().qps) {

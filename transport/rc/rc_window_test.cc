@@ -14,12 +14,13 @@ using shm::WrOpcode;
 constexpr uint32_t kA = RcPair::kA;
 constexpr bool kSends = true;
 constexpr int32_t kWindow = 16;
-constexpr uint32_t kMtu = 1024;  // of RcPair
+constexpr uint32_t kMtu = 1024;   // of RcPair
+constexpr Psn kStart(0xff'fffa);  // wraps in all of these stories
 
 // Follows what side A sends and gets: how many PSNs are outstanding at most.
 class WindowMeter {
  public:
-  explicit WindowMeter(RcPair* pair) : unacked_(Psn(100)) {
+  explicit WindowMeter(RcPair* pair) : unacked_(kStart) {
     pair->fabric.set_drop_filter([this](const Pdu& pdu) {
       const OpcodeInfo& info = *LookUpOpcode(pdu.opcode);
       if (info.is_request) {
@@ -51,6 +52,7 @@ class RcWindow : public ::testing::TestWithParam<uint32_t> {
     RcPairOptions options;
     options.max_pdu_bytes = GetParam();
     options.max_unacked_psns = kWindow;
+    options.sq_psn = kStart.value();
     options.timeout_exp = 0;  // what stops for good shows
     return options;
   }
@@ -107,7 +109,7 @@ TEST_P(RcWindow, LongReadIsAskedForInPiecesThatFit) {
   uint32_t asked = 0;
   for (const Pdu& read : meter.reads()) {
     EXPECT_EQ(read.remote_addr, pair.memory.region(theirs).addr + asked);
-    EXPECT_EQ(Psn::Delta(Psn(100), read.psn).value, static_cast<int32_t>(asked / kMtu));
+    EXPECT_EQ(Psn::Delta(kStart, read.psn).value, static_cast<int32_t>(asked / kMtu));
     EXPECT_LE(read.psn_count.value, kWindow);
     asked += read.dma_length;
   }
@@ -159,7 +161,7 @@ TEST_P(RcWindow, ReadInPiecesResumesWithinThePieceThatWasLost) {
   // Asked for again from the fourth packet on, but not beyond the end of the first request: a peer
   // may keep each request as a resource of its own.
   ASSERT_GE(reads.size(), 3u);
-  EXPECT_EQ(reads[2].psn, Psn(103));
+  EXPECT_EQ(reads[2].psn, kStart + PsnCount{3});
   EXPECT_EQ(reads[2].dma_length, 5 * kMtu);
 }
 
@@ -201,11 +203,12 @@ TEST_P(RcWindow, LimitsHoldFromOneConnectionToTheNext) {
 TEST(RcWindowAcks, AreAskedForEachQuarterOfTheWindow) {
   RcPairOptions options;
   options.max_unacked_psns = 64;
+  options.sq_psn = kStart.value();
   RcPair pair(options);
   std::vector<int32_t> asked;
   pair.fabric.set_drop_filter([&](const Pdu& pdu) {
     if (LookUpOpcode(pdu.opcode)->is_request && pdu.ack_request) {
-      asked.push_back(Psn::Delta(Psn(100), pdu.psn).value);
+      asked.push_back(Psn::Delta(kStart, pdu.psn).value);
     }
     return pdu.opcode == Opcode::kAcknowledge;  // so that the window stays where it is
   });
@@ -221,6 +224,7 @@ TEST(RcWindowAcks, AreAskedForEachQuarterOfTheWindow) {
 TEST(RcWindowAcks, TheLastPduBeforeAStopAsksEvenOutOfStep) {
   RcPairOptions options;
   options.max_unacked_psns = 64;
+  options.sq_psn = kStart.value();
   RcPair pair(options);
   Psn last;
   bool last_asked = false;
@@ -239,7 +243,7 @@ TEST(RcWindowAcks, TheLastPduBeforeAStopAsksEvenOutOfStep) {
   write(1, 5 * kMtu);  // the long message's quarters don't meet the window's end
   write(2, 100 * kMtu);
   pair.Ring(kA);
-  EXPECT_EQ(last, Psn(100 + 63));
+  EXPECT_EQ(last, kStart + PsnCount{63});
   EXPECT_TRUE(last_asked);
 }
 

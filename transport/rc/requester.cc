@@ -18,6 +18,9 @@ constexpr int32_t kPsnsInFlightMax = (1 << 23) - 1;
 // all of it again, and a quarter of the window opens before the rest of it is used up.
 constexpr int32_t kAckRequestEveryPsns = 64;
 constexpr int32_t kAckRequestsPerWindow = 4;
+// On a network that loses much, an acknowledgement every few dozen packets comes never: the first
+// packets sent again each ask for one.
+constexpr uint8_t kCautiousPdus = 8;
 // The spec allows [T, 4T]. Twice the interval keeps a busy machine from seeing losses.
 constexpr int64_t kAckTimeoutFactor = 2;
 // Allowance for moving the bytes of whole-message PDUs: 1 GB/s, well below any backend's rate.
@@ -73,7 +76,8 @@ void Requester::Start(Psn sq_psn) {
 
 void Requester::Reset() {
   ack_deadline_ = rnr_deadline_ = Instant::Never();
-  implied_nak_served_ = corrupt_queue_ = has_credit_limit_ = false;
+  implied_nak_served_ = corrupt_queue_ = has_credit_limit_ = repeat_due_ = false;
+  cautious_pdus_ = 0;
   credit_msn_ = Msn{};
 }
 
@@ -130,7 +134,10 @@ bool Requester::PollRequest(Instant now, Pdu& out) {
       Apply(now, {RequesterEvent::kLocalFault, w_->cursor, {}, 0, why});
       break;
     }
+    const uint32_t index = w_->cursor;
+    const uint32_t offset = rec.sent_bytes;
     BuildPdu(rec, out);
+    if (repeat_due_) RewindOne(rec, index, offset);
     Psn end = out.psn + out.psn_count;
     if (w_->sent_psn.Before(end)) w_->sent_psn = end;
     if (ack_deadline_.IsNever()) ArmAckTimer(now);
@@ -138,6 +145,14 @@ bool Requester::PollRequest(Instant now, Pdu& out) {
   }
   w_->may_send = false;
   return false;
+}
+
+// The PDU just made is made once more.
+void Requester::RewindOne(SendRecord& rec, uint32_t index, uint32_t sent_bytes) {
+  repeat_due_ = false;
+  rec.sent_bytes = sent_bytes;
+  rec.state = WqeState::kSending;
+  w_->cursor = index;
 }
 
 // True if there is a record at the cursor.
@@ -382,6 +397,10 @@ void Requester::BuildMessagePart(SendRecord& rec, Pdu& out) {
       const int32_t outstanding = Psn::Delta(w_->unacked_psn, out.psn).value + out.psn_count.value;
       out.ack_request = out.ack_request || outstanding + next > window_psns_;
     }
+    if (cautious_pdus_ != 0) {
+      --cautious_pdus_;
+      out.ack_request = true;
+    }
   }
   out.payload.length = bytes;
   if (rec.IsInline()) {
@@ -470,6 +489,10 @@ void Requester::Retry(Instant now, const RequesterInput& input) {
     return;
   }
   --retries_left_;
+  // A second try in vain: one packet lost each time must not end the connection, so it gets two
+  // chances from now on. Between local peers nothing is lost, and a PDU may be a whole message.
+  repeat_due_ = window_psns_ != 0 && retries_left_ + 1 < attributes_->retry_count_max();
+  cautious_pdus_ = kCautiousPdus;
   GoBackTo(input.psn);
   ack_deadline_ = Instant::Never();  // armed again with the first PDU sent again
 }
@@ -508,7 +531,7 @@ void Requester::GoBackTo(Psn psn) {
 void Requester::OnProgress(Instant now) {
   retries_left_ = attributes_->retry_count_max();
   rnr_retries_left_ = attributes_->rnr_retry_count_max();
-  implied_nak_served_ = false;
+  implied_nak_served_ = repeat_due_ = false;
   if (w_->unacked_psn == w_->sent_psn) {
     ack_deadline_ = Instant::Never();
   } else {

@@ -76,6 +76,7 @@ class Requester {
   RequesterInput CheckRecord(SendRecord& rec) const;
   bool Resolve(SendRecord& rec, shm::VendorErr* why);
   void BuildPdu(SendRecord& rec, Pdu& out);
+  void RewindOne(SendRecord& rec, uint32_t index, uint32_t sent_bytes);
   void BuildRead(SendRecord& rec, Pdu& out);
   void BuildAtomic(SendRecord& rec, Pdu& out);
   void BuildMessagePart(SendRecord& rec, Pdu& out);
@@ -112,6 +113,9 @@ class Requester {
   uint8_t retries_left_ = 0;
   uint8_t rnr_retries_left_ = 0;
   bool corrupt_queue_ = false;
+  // After a loss: PDUs that each ask for an acknowledgement, and whether the oldest goes out twice.
+  uint8_t cautious_pdus_ = 0;
+  bool repeat_due_ = false;
   // An implied NAK was acted on and nothing new came since: the responses still under way from
   // before would each imply the same NAK again.
   bool implied_nak_served_ = false;

@@ -99,6 +99,9 @@ class SendWindow {
   bool sq_may_hold_more = false;
   bool may_send = false;  // PollRequest might produce something
 
+  const SendRecord& At(uint32_t index) const {
+    return (*chunks_[index / kChunkRecords % kChunks])[index % kChunkRecords];
+  }
   SendRecord& At(uint32_t index) {
     return (*chunks_[index / kChunkRecords % kChunks])[index % kChunkRecords];
   }

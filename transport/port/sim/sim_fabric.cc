@@ -1,5 +1,6 @@
 #include "transport/port/sim/sim_fabric.h"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace verbena::transport::sim {
@@ -16,6 +17,7 @@ SimFabric::EndpointId SimFabric::Attach(QpTransport* qp, Qpn qpn) {
 
 void SimFabric::Drive(EndpointId id) {
   Endpoint& endpoint = *endpoints_[id];
+  if (endpoint.paused_until > now_) return;
   PollOutputs(id);
   Pdu pdu;
   while (endpoint.qp->HasRequestWork()) {
@@ -56,9 +58,15 @@ bool SimFabric::Step() {
   now_ = Instant{first->first.first};
   Event event = std::move(first->second);
   events_.erase(first);
+  const Instant paused_until = endpoints_[event.endpoint]->paused_until;
+  if (paused_until > now_) {
+    // In the order of arrival, since later sequence numbers follow earlier ones.
+    Schedule(paused_until, std::move(event));
+    return true;
+  }
   if (event.kind == EventKind::kDelivery) {
     Deliver(event.endpoint, event.packet);
-  } else {
+  } else if (event.kind == EventKind::kDmaDone) {
     CarryOut(event.endpoint);
   }
   Drive(event.endpoint);
@@ -84,6 +92,7 @@ Instant SimFabric::NextTimeout(EndpointId* id) const {
   Instant earliest = Instant::Never();
   for (EndpointId i = 0; i < endpoints_.size(); ++i) {
     Instant timeout = endpoints_[i]->qp->PollTimeout();
+    if (!timeout.IsNever()) timeout = std::max(timeout, endpoints_[i]->paused_until);
     if (timeout < earliest) {
       earliest = timeout;
       *id = i;
@@ -124,23 +133,57 @@ void SimFabric::Send(EndpointId from, const Pdu& pdu) {
   Trace("nobody", pdu);
 }
 
+void SimFabric::Pause(EndpointId id, Instant until) {
+  endpoints_[id]->paused_until = until;
+  Schedule(until, {EventKind::kResume, id, nullptr});
+}
+
+bool SimFabric::IsCutOff() const {
+  for (const SimPartition& partition : options_.partitions) {
+    if (partition.begin <= now_ && now_ < partition.end) return true;
+  }
+  return false;
+}
+
+// When the PDU has left its sender.
+Instant SimFabric::Leave(const Packet& packet) {
+  if (options_.wire_ps_per_byte == 0) return now_;
+  Endpoint& sender = *endpoints_[packet.sender];
+  const int64_t bytes = int64_t{packet.pdu.payload.length} + options_.wire_header_bytes;
+  const Duration time = Nanoseconds(bytes * options_.wire_ps_per_byte / 1000);
+  sender.wire_free = std::max(sender.wire_free, now_) + time;
+  return sender.wire_free;
+}
+
 void SimFabric::Transmit(const PacketPtr& packet, EndpointId to) {
+  const Instant left = Leave(*packet);
+  if (IsCutOff()) {
+    ++pdus_cut_off_;
+    Trace("cut off", packet->pdu);
+    return;
+  }
   if ((drop_filter_ && drop_filter_(packet->pdu)) || random_.Chance(options_.loss_per_mille)) {
     Trace("lost", packet->pdu);
     return;
   }
+  packet->is_corrupt = random_.Chance(options_.corrupt_per_mille);
   int copies = random_.Chance(options_.duplicate_per_mille) ? 2 : 1;
   for (int i = 0; i < copies; ++i) {
     Duration delay = options_.delay;
     if (random_.Chance(options_.reorder_per_mille)) {
       delay = delay + Nanoseconds(random_.Below(static_cast<uint32_t>(options_.reorder_delay.ns)));
     }
-    Schedule(now_ + delay, {EventKind::kDelivery, to, packet});
+    Schedule(left + delay, {EventKind::kDelivery, to, packet});
   }
 }
 
 void SimFabric::Deliver(EndpointId to, const PacketPtr& packet) {
   Endpoint& endpoint = *endpoints_[to];
+  if (packet->is_corrupt) {
+    ++pdus_corrupted_;
+    Trace("bad ICRC", packet->pdu);
+    return;
+  }
   if (!endpoint.waiting.empty() || !endpoint.qp->CanAccept(packet->pdu)) {
     Trace(options_.keeps_refused ? "kept" : "refused", packet->pdu);
     if (options_.keeps_refused) endpoint.waiting.push_back(packet);

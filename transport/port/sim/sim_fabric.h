@@ -21,13 +21,24 @@
 
 namespace verbena::transport::sim {
 
+// Nothing passes the link from `begin` until `end`.
+struct SimPartition {
+  Instant begin;
+  Instant end;
+};
+
 // Faults, per mille of PDUs.
 struct SimOptions {
   uint32_t loss_per_mille = 0;
+  uint32_t corrupt_per_mille = 0;  // arrives, and its ICRC says that it is not what was sent
   uint32_t duplicate_per_mille = 0;
   uint32_t reorder_per_mille = 0;    // delayed by up to reorder_delay more
   Duration delay = Microseconds(1);  // of every PDU
   Duration reorder_delay = Microseconds(20);
+  // What a byte takes to leave its sender, in ps; one PDU leaves after the other. 0: no time.
+  uint32_t wire_ps_per_byte = 0;
+  uint32_t wire_header_bytes = 0;  // added to each PDU's payload
+  std::vector<SimPartition> partitions;
   Duration dma_delay = Nanoseconds(0);  // 0: a placement is done within the same step
   bool keeps_refused = true;            // as the local port; false drops them, as a wire does
   bool by_reference = false;            // payload is read by the placement, as the local port does
@@ -55,6 +66,9 @@ class SimFabric {
 
   EndpointId Attach(QpTransport* qp, Qpn qpn);
   void set_options(const SimOptions& options) { options_ = options; }
+  // The endpoint's host does not run until `until`: what comes in waits, timers fire late. PDUs it
+  // sent before are on their way.
+  void Pause(EndpointId id, Instant until);
   // Decides about each PDU before the random faults do: true loses it.
   void set_drop_filter(std::function<bool(const Pdu&)> filter) { drop_filter_ = std::move(filter); }
 
@@ -77,10 +91,13 @@ class SimFabric {
   void set_keeps_trace(bool keeps) { keeps_trace_ = keeps; }
   const std::string& trace() const { return trace_; }
   uint64_t pdus_sent() const { return pdus_sent_; }
+  uint64_t pdus_corrupted() const { return pdus_corrupted_; }
+  uint64_t pdus_cut_off() const { return pdus_cut_off_; }  // by a partition
 
  private:
   struct Packet {
     Pdu pdu;
+    bool is_corrupt = false;
     std::vector<std::byte> bytes;
     std::vector<DmaSegment> segments;
     EndpointId sender = 0;
@@ -96,12 +113,14 @@ class SimFabric {
   struct Endpoint {
     QpTransport* qp = nullptr;
     Qpn qpn;
+    Instant paused_until;
+    Instant wire_free;              // when the PDU before has left
     std::deque<PacketPtr> waiting;  // refused for now
     std::deque<Dma> dmas;
     std::deque<SimCompletion> completions;
     std::deque<EventType> events;
   };
-  enum class EventKind { kDelivery, kDmaDone };
+  enum class EventKind { kDelivery, kDmaDone, kResume };
   struct Event {
     EventKind kind;
     EndpointId endpoint;
@@ -110,6 +129,8 @@ class SimFabric {
 
   void Send(EndpointId from, const Pdu& pdu);
   void Transmit(const PacketPtr& packet, EndpointId to);
+  bool IsCutOff() const;
+  Instant Leave(const Packet& packet);
   void Deliver(EndpointId to, const PacketPtr& packet);
   void TakeWaiting(EndpointId id);
   void PollDmas(EndpointId id, const PacketPtr& cause);
@@ -125,6 +146,8 @@ class SimFabric {
   Instant now_;
   uint64_t sequence_ = 0;
   uint64_t pdus_sent_ = 0;
+  uint64_t pdus_corrupted_ = 0;
+  uint64_t pdus_cut_off_ = 0;
   std::map<std::pair<int64_t, uint64_t>, Event> events_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
   std::function<bool(const Pdu&)> drop_filter_;

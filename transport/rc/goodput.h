@@ -1,0 +1,13 @@
+// Goodput of RC over simulated networks that lose packets, as a page of docs/spec.
+#pragma once
+
+#include <string>
+
+namespace verbena::transport::rc {
+
+inline constexpr char kGoodputFile[] = "docs/spec/goodput.md";
+
+// The same text on every machine: time is virtual and chance comes from a seed.
+std::string GoodputPage();
+
+}  // namespace verbena::transport::rc
