@@ -1,0 +1,48 @@
+// A port over another port that changes nothing: what the taps derive from.
+//
+// Stack them NIC → TraceTap → FaultTap → CaptureTap → port: a capture then shows what is on the
+// wire, faults included, and the trace what the NIC sends and gets.
+#pragma once
+
+#include <string_view>
+
+#include "transport/port/packet_port.h"
+
+namespace verbena::transport::tap {
+
+class TapPort : public PacketPort {
+ public:
+  // `inner` outlives the tap.
+  explicit TapPort(PacketPort* inner) : inner_(inner) {}
+
+  bool Send(Instant now, const OutPacket& packet) override { return inner_->Send(now, packet); }
+  void Flush(Instant now) override { inner_->Flush(now); }
+  bool Receive(Instant now, InPacket* out) override { return inner_->Receive(now, out); }
+  Instant PollTimeout() const override { return inner_->PollTimeout(); }
+  void OnTimeout(Instant now) override { inner_->OnTimeout(now); }
+  int JoinGroup(const Gid& group) override { return inner_->JoinGroup(group); }
+  void LeaveGroup(const Gid& group) override { inner_->LeaveGroup(group); }
+  int poll_fd() const override { return inner_->poll_fd(); }
+  bool PrepareToSleep() override { return inner_->PrepareToSleep(); }
+  const PortCounters& counters() const override { return inner_->counters(); }
+
+ protected:
+  PacketPort* inner() const { return inner_; }
+
+ private:
+  PacketPort* inner_;
+};
+
+// What a fault tap tells the tap below it, so that a capture says what was done to a packet.
+class FaultNotes {
+ public:
+  virtual ~FaultNotes() = default;
+  // An outgoing packet that the tap keeps from the wire for good.
+  virtual void OnDropped(Instant now, const OutPacket& packet, std::string_view note) = 0;
+  // About the packet of the next Send.
+  virtual void NoteNextSent(std::string_view note) = 0;
+  // About the packet that the last Receive gave. Call before the next call to the port.
+  virtual void NoteLastReceived(std::string_view note) = 0;
+};
+
+}  // namespace verbena::transport::tap
