@@ -1,5 +1,5 @@
 # The Debian packages that Verbena needs, and installing those that are missing.
-# Usage: . packages.sh; install_missing build|clients|test|dev...
+# Usage: . packages.sh; install_missing build|clients|test|interop|dev...
 # shellcheck shell=bash
 
 packages_of() {
@@ -19,6 +19,9 @@ packages_of() {
       echo ibverbs-providers ibverbs-utils perftest qperf rdmacm-utils python3 python3-pyverbs
       echo binutils clang iproute2 procps strace util-linux
       ;;
+    # Interoperability with the kernel's rdma_rxe in a guest. What runs inside the guest is fetched
+    # by tests/interop/image.py and installed nowhere.
+    interop) echo iproute2 kmod python3 python3-pyverbs qemu-system-x86 tar util-linux ;;
     # What `tools/dev` needs on top.
     dev) echo clang-format clang-tidy shellcheck ;;
     *) return 1 ;;

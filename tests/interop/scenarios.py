@@ -1,0 +1,181 @@
+"""What has to work between kernel rxe and a peer: a table of unmodified programs, two at a time.
+
+A row is a pair of commands, one on each side; braces are filled in by the runner. A case is a row in
+one arrangement: address family, path MTU, and whether rxe is the server or the client.
+"""
+
+import collections
+import itertools
+import re
+
+from jobs import Failure
+
+Arrangement = collections.namedtuple("Arrangement", "family mtu rxe")
+# Every pair of values of the three factors occurs in four of the eight arrangements.
+FOUR = [Arrangement(4, 1024, "server"), Arrangement(4, 4096, "client"),
+        Arrangement(6, 1024, "client"), Arrangement(6, 4096, "server")]
+TWO = [Arrangement(4, 4096, "server"), Arrangement(6, 1024, "client")]
+EIGHT = [Arrangement(*values) for values in itertools.product((4, 6), (1024, 4096),
+                                                              ("server", "client"))]
+
+# Written for TCG, where a guest has a tenth of a processor's speed and shares it.
+LIMIT_S = 60
+ALL_SIZES_LIMIT_S = 240
+
+# name; argv; check(server job, client job, row); arrangements; limit_s
+Row = collections.namedtuple("Row", "name argv check arrangements limit_s")
+Case = collections.namedtuple("Case", "name row arrangement")
+
+TABLE_LINE = re.compile(r"^\s*\d+\s+\d+(\s+[-\d.]+)+\s*$")
+
+
+def require(condition, text):
+    if not condition:
+        raise Failure(text)
+
+
+# --- how success is recognised -----------------------------------------------------------------
+
+
+def check_pingpong(server, client, row):
+    """Exit code 0 on both sides, and the line of statistics; -c has compared the bytes."""
+    del row
+    for job in (server, client):
+        require("iters in" in job.out, f"no statistics from {job}\n{job.tail()}")
+        require("invalid data" not in job.out + job.err, f"{job}: bytes differ\n{job.tail()}")
+
+
+def table_rows(text):
+    rows, inside = [], False
+    for line in text.splitlines():
+        if line.strip().startswith("#bytes"):
+            inside = True
+        elif inside and TABLE_LINE.match(line):
+            rows.append([float(word) for word in line.split()])
+    return rows
+
+
+def check_perftest(server, client, row):
+    """As many result lines as sizes, every figure above 0, nobody wrote of an error."""
+    rows = table_rows(client.out)
+    wanted = 1
+    if "-a" in row.argv:
+        wanted = 10 if "UD" in row.argv else 23  # powers of two from 2: to the MTU, or to 8 MiB
+    require(len(rows) >= wanted, f"{len(rows)} result lines, not {wanted}: {client}\n"
+                                 f"{client.tail(40)}")
+    for figures in rows:
+        # bandwidth: bytes, iterations, peak, average, rate; latency: bytes, iterations, min, max,
+        # typical, average, ...
+        chosen = figures[3:4] if row.argv[0].endswith("_bw") else [figures[2], figures[4]]
+        require(all(figure > 0 for figure in chosen), f"implausible line {figures}: {client}")
+    for job in (server, client):
+        require("error" not in job.err.lower(), f"{job} wrote:\n{job.tail()}")
+
+
+def check_peer(server, client, row):
+    """Every check of verbs_peer.py reported on both sides."""
+    names = row.argv[row.argv.index("--checks") + 1].split(",")
+    for job in (server, client):
+        require([line for line in job.out.splitlines() if line != "listening"] ==
+                [f"ok {name}" for name in names] + ["done"], f"not all checks: {job}\n{job.tail()}")
+
+
+def figure_of(row, client):
+    """One line worth noting about a case that passed."""
+    if row.check is check_perftest:
+        last = table_rows(client.out)[-1]
+        is_bandwidth = row.argv[0].endswith("_bw")
+        return f"{int(last[0])} B: " + (f"{last[3]:.1f} MiB/s" if is_bandwidth
+                                        else f"{last[4]:.0f} us typical")
+    return ""
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def pingpong(name, argv, arrangements=None):
+    tool, *options = argv
+    mtu = [] if tool == "ibv_ud_pingpong" else ["-m", "{mtu}"]
+    return Row(name, [tool, "-d", "{device}", "-g", "{gid}", "-p", "{port}", *mtu, "-c", *options],
+               check_pingpong, arrangements or FOUR, LIMIT_S)
+
+
+def perftest(name, argv, arrangements=None):
+    tool, *options = argv
+    if "-n" not in options:
+        options += ["-n", "5" if "-a" in options else "200"]
+    return Row(name, [tool, "-F", "-d", "{device}", "-x", "{gid}", "-p", "{port}", "-m", "{mtu}",
+                      *options], check_perftest, arrangements or TWO,
+               ALL_SIZES_LIMIT_S if "-a" in options else LIMIT_S)
+
+
+def peer(name, service, checks, *options, arrangements=None):
+    return Row(name, ["{python}", "{peer_program}", "--device", "{device}", "--gid-index", "{gid}",
+                      "--port", "{port}", "--mtu", "{mtu}", "{rxe_responder}", "--service", service,
+                      *options, "--checks", checks], check_peer, arrangements or FOUR, LIMIT_S)
+
+
+ROWS = [
+    # Bytes compared by the programs themselves.
+    pingpong("rc pingpong", ["ibv_rc_pingpong", "-n", "200", "-s", "4096"]),
+    pingpong("rc pingpong, 1 MiB", ["ibv_rc_pingpong", "-n", "5", "-s", "1048576"], TWO),
+    pingpong("rc pingpong, events", ["ibv_rc_pingpong", "-n", "100", "-e"], TWO),
+    pingpong("uc pingpong", ["ibv_uc_pingpong", "-n", "100", "-s", "8192"]),
+    pingpong("ud pingpong", ["ibv_ud_pingpong", "-n", "200", "-s", "1000"]),
+    pingpong("srq pingpong, 4 QPs", ["ibv_srq_pingpong", "-n", "200", "-q", "4", "-s", "4096"]),
+    peer("rc bytes: send, immediate, RNR", "rc", "send,send_imm,rnr"),
+    peer("rc bytes: write, write with immediate", "rc", "write,write_imm"),
+    peer("rc bytes: read, atomics, mixed burst", "rc", "read,atomic,burst"),
+    peer("rc bytes: srq", "rc", "send,rnr,send_imm,write_imm", "--srq", arrangements=TWO),
+    peer("rc refused: wrong rkey", "rc", "send,bad_rkey", arrangements=TWO),
+    peer("rc refused: message too long", "rc", "send,too_long", arrangements=TWO),
+    peer("uc bytes", "uc", "send,send_imm,write,write_imm"),
+    peer("ud bytes", "ud", "send,send_imm"),
+    # perftest: every tool over every service it has.
+    perftest("send_bw rc", ["ib_send_bw"], FOUR),
+    perftest("send_lat rc", ["ib_send_lat"], FOUR),
+    perftest("write_bw rc", ["ib_write_bw"], FOUR),
+    perftest("write_lat rc", ["ib_write_lat"], FOUR),
+    perftest("read_bw rc", ["ib_read_bw"], FOUR),
+    perftest("read_lat rc", ["ib_read_lat"], FOUR),
+    perftest("atomic_bw fetch and add", ["ib_atomic_bw", "-A", "FETCH_AND_ADD"], FOUR),
+    perftest("atomic_bw compare and swap", ["ib_atomic_bw", "-A", "CMP_AND_SWAP"]),
+    perftest("atomic_lat fetch and add", ["ib_atomic_lat", "-A", "FETCH_AND_ADD"]),
+    perftest("atomic_lat compare and swap", ["ib_atomic_lat", "-A", "CMP_AND_SWAP"]),
+    perftest("send_bw rc, all sizes", ["ib_send_bw", "-a"]),
+    perftest("write_bw rc, all sizes", ["ib_write_bw", "-a"]),
+    perftest("read_bw rc, all sizes", ["ib_read_bw", "-a"]),
+    perftest("send_lat rc, all sizes", ["ib_send_lat", "-a"]),
+    perftest("write_lat rc, all sizes", ["ib_write_lat", "-a"]),
+    perftest("read_lat rc, all sizes", ["ib_read_lat", "-a"]),
+    perftest("send_bw rc, both directions", ["ib_send_bw", "-b"]),
+    perftest("write_bw rc, both directions", ["ib_write_bw", "-b"]),
+    perftest("read_bw rc, both directions", ["ib_read_bw", "-b"]),
+    perftest("send_bw rc, srq", ["ib_send_bw", "--use-srq"]),
+    perftest("send_lat rc, srq", ["ib_send_lat", "--use-srq"]),
+    perftest("send_bw rc, 4 QPs", ["ib_send_bw", "-q", "4"]),
+    perftest("write_bw rc, 4 QPs", ["ib_write_bw", "-q", "4"]),
+    perftest("read_bw rc, 4 QPs", ["ib_read_bw", "-q", "4"]),
+    perftest("send_bw rc, events", ["ib_send_bw", "-e"]),
+    perftest("read_lat rc, events", ["ib_read_lat", "-e"]),
+    perftest("send_lat rc, inline", ["ib_send_lat", "-I", "64", "-s", "64"]),
+    perftest("send_bw uc", ["ib_send_bw", "-c", "UC", "-s", "8192"]),
+    perftest("send_lat uc", ["ib_send_lat", "-c", "UC", "-s", "8192"]),
+    perftest("write_bw uc", ["ib_write_bw", "-c", "UC", "-s", "8192"]),
+    perftest("write_lat uc", ["ib_write_lat", "-c", "UC"]),
+    perftest("send_bw ud", ["ib_send_bw", "-c", "UD", "-s", "1024"]),
+    perftest("send_lat ud", ["ib_send_lat", "-c", "UD"]),
+    perftest("send_lat ud, all sizes", ["ib_send_lat", "-c", "UD", "-a"]),
+]
+
+
+def name_of(row, arrangement):
+    return (f"{row.name} (IPv{arrangement.family}, path MTU {arrangement.mtu}, "
+            f"rxe is {arrangement.rxe})")
+
+
+def cases(thorough=False):
+    """Sorted by path MTU, so that it is changed once."""
+    found = [Case(name_of(row, arrangement), row, arrangement) for row in ROWS
+             for arrangement in (EIGHT if thorough else row.arrangements)]
+    return sorted(found, key=lambda case: case.arrangement.mtu)
