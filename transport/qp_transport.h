@@ -142,6 +142,8 @@ class QpTransport {
   virtual bool HasRequestWork() const = 0;  // PollRequest might produce something now
   virtual QpState state() const = 0;
   virtual Qpn remote_qpn() const = 0;
+  // PSNs sent and not acknowledged, READ responses included, but for those to be sent again.
+  virtual uint32_t UnackedPsns() const { return 0; }
   virtual const Path& path() const = 0;  // connected services
   virtual void Query(shm::QpAttr& out) const = 0;
   virtual const QpCounters& counters() const = 0;

@@ -243,6 +243,11 @@ class DeviceCore {
   bool IsOnWire(const Nic& nic, const Gid& dgid) const;
   transport::PduLimits LimitsTo(const Nic& nic, const Gid& dgid, uint32_t path_mtu_bytes) const;
   bool HasTxRoom(const TxQueue& queue) const;
+  // A QP connected to `dgid` from now on.
+  void JoinPeer(DeviceQp& qp, const Gid& dgid);
+  void LeavePeer(DeviceQp& qp);
+  static bool HasPeerRoom(const DeviceQp& qp);
+  void CountUnacked(DeviceQp& qp);
   // The path of `path.dgid` leads to the network.
   void EmitPacket(DeviceQp& sender, const transport::Pdu& pdu, const transport::Path& path,
                   uint64_t use);
@@ -265,7 +270,8 @@ class DeviceCore {
   void Settle();
   void MakeReady(DeviceQp& qp);
   bool MaySend(DeviceQp& qp) const {
-    return !qp.is_blocked && HasTxRoom(qp.tx_requests) && qp.transport->HasRequestWork();
+    return !qp.is_blocked && HasTxRoom(qp.tx_requests) && HasPeerRoom(qp) &&
+           qp.transport->HasRequestWork();
   }
   void UpdateTimer(DeviceQp& qp);
   uint32_t RunTurn(DeviceQp& qp, uint32_t max_pdus);
@@ -345,7 +351,9 @@ class DeviceCore {
   std::map<Gid, McastGroup> mcast_groups_;
   transport::local::HeldPduPool held_pdus_;
   TxPool tx_pool_;
-  std::vector<QpRef> stalled_;  // their port had no room
+  std::vector<QpRef> stalled_;                               // their port had no room
+  std::map<std::pair<uint32_t, Gid>, WirePeer> wire_peers_;  // by NIC and address
+  std::deque<QpRef> peer_waiters_;                           // QPs whose peer has no room
 
   std::vector<DeviceQp*> drain_;
   std::vector<Cq*> dirty_cqs_;

@@ -175,6 +175,7 @@ int DeviceCore::ModifyQp(Command& command) {
     std::memcpy(dgid.raw.data(), request.attr.ah_attr.dgid, dgid.raw.size());
     uint32_t path_mtu_bytes = 128u << std::clamp(request.attr.path_mtu, 1u, 5u);
     qp->transport->SetPduLimits(LimitsTo(*qp->nic, dgid, path_mtu_bytes));
+    JoinPeer(*qp, dgid);
   }
   transport::ModifyResult result = qp->transport->Modify(now_, request.attr, request.mask);
   if (result.error != 0) return result.error;
@@ -200,6 +201,7 @@ void DeviceCore::ResetQp(DeviceQp& qp) {
   timers_.Remove(qp.timer);
   DropWaiting(qp);
   DropTx(qp);
+  LeavePeer(qp);
 }
 
 int DeviceCore::QueryQp(Command& command) {
@@ -231,6 +233,7 @@ void DeviceCore::RemoveQp(DeviceQp& qp) {
   Session& session = *qp.session;
   DropWaiting(qp);
   DropTx(qp);
+  LeavePeer(qp);
   // What was dropped, here or with a QP that went before it, may have been this one's own.
   if (qp.is_in_drain) std::erase(drain_, &qp);
   timers_.Remove(qp.timer);

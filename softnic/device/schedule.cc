@@ -37,6 +37,7 @@ void DeviceCore::MarkForDrain(DeviceQp& qp) {
 
 void DeviceCore::Drain(DeviceQp& qp) {
   qp.has_more_output = false;
+  CountUnacked(qp);
   uint32_t budget = kOutputsPerDrain;
   transport::Pdu pdu;
   while (budget > 0 && HasTxRoom(qp.tx_responses) && qp.transport->PollResponse(now_, pdu)) {

@@ -25,10 +25,16 @@ namespace {
 constexpr uint32_t kTxPerQp = 64;
 // Packets for a QP that can't take them now; more are dropped, and come again.
 constexpr size_t kHeldPerQp = 128;
-// Bytes a connected QP may have unacknowledged: what a receiving socket's default buffer holds.
-constexpr uint32_t kWindowBytes = 128 * 1024;
-constexpr uint32_t kWindowPsnsMin = 8;
+// What a connected QP may have unacknowledged, and all QPs to one address together: a receiving
+// socket's buffer has 416 KB where nobody raised net.core.rmem_max.
+constexpr uint32_t kWindowBytes = 256 * 1024;
+constexpr uint32_t kWindowPsnsMin = 16;
 constexpr uint32_t kWindowPsnsMax = 256;
+constexpr uint64_t kPeerBytes = 320 * 1024;
+// A packet takes up more of it than its payload.
+constexpr uint64_t kPacketOverheadBytes = 1024;
+// QPs waiting for their peers that one acknowledgement looks at; they take turns.
+constexpr size_t kWaitersPerLook = 8;
 
 }  // namespace
 
@@ -59,6 +65,53 @@ bool DeviceCore::HasTxRoom(const TxQueue& queue) const {
   return queue.size() < kTxPerQp && !(queue.size() != 0 && tx_pool_.IsEmpty());
 }
 
+// --- what is under way ---------------------------------------------------------------------------
+
+void DeviceCore::JoinPeer(DeviceQp& qp, const Gid& dgid) {
+  LeavePeer(qp);
+  if (qp.service() != Service::kRc || !IsOnWire(*qp.nic, dgid)) return;
+  qp.wire.peer = &wire_peers_[{qp.nic->index(), dgid}];
+  ++qp.wire.peer->users;
+}
+
+void DeviceCore::LeavePeer(DeviceQp& qp) {
+  WirePeer* peer = qp.wire.peer;
+  if (peer == nullptr) return;
+  qp.wire.Update(0);
+  qp.wire = {};
+  if (--peer->users != 0) return;
+  std::erase_if(wire_peers_, [peer](const auto& entry) { return &entry.second == peer; });
+}
+
+// Who has nothing under way may always send, so that no QP waits for ever.
+bool DeviceCore::HasPeerRoom(const DeviceQp& qp) {
+  return qp.wire.peer == nullptr || qp.wire.bytes == 0 || qp.wire.peer->bytes < kPeerBytes;
+}
+
+// After any input to the QP: acknowledgements make room, for others too.
+void DeviceCore::CountUnacked(DeviceQp& qp) {
+  if (qp.wire.peer == nullptr) return;
+  qp.wire.Update(qp.transport->UnackedPsns());
+  if (!HasPeerRoom(qp) && !qp.wire.is_waiting && qp.transport->HasRequestWork()) {
+    qp.wire.is_waiting = true;
+    peer_waiters_.push_back(qp.self);
+  }
+  for (size_t n = std::min(peer_waiters_.size(), kWaitersPerLook); n > 0; --n) {
+    QpRef ref = peer_waiters_.front();
+    DeviceQp* waiter = FindQp(ref);
+    peer_waiters_.pop_front();
+    if (waiter == nullptr || !waiter->wire.is_waiting) continue;
+    if (!HasPeerRoom(*waiter)) {
+      peer_waiters_.push_back(ref);
+      continue;
+    }
+    waiter->wire.is_waiting = false;
+    if (waiter->transport->HasRequestWork()) MakeReady(*waiter);
+  }
+}
+
+// --- packets -------------------------------------------------------------------------------------
+
 void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, uint64_t use) {
   if (tx_pool_.IsEmpty()) {
     ++sender.nic->wire.tx_dropped;  // as if lost on the way
@@ -77,6 +130,13 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
   std::byte* payload = packet->bytes + packet->header_bytes;
   bool is_response = !transport::LookUpOpcode(pdu.opcode)->is_request;
   (is_response ? sender.tx_responses : sender.tx_requests).Push(packet);
+  if (!is_response && sender.wire.peer != nullptr) {
+    bool is_read = pdu.opcode == transport::Opcode::kReadRequest;
+    uint64_t packets = static_cast<uint64_t>(pdu.psn_count.value);
+    sender.wire.Add((is_read ? pdu.dma_length : pdu.payload.length) +
+                    packets * kPacketOverheadBytes);
+    sender.wire.psns = sender.transport->UnackedPsns();
+  }
   if (pdu.payload.length == 0 || pdu.payload.segments == nullptr) {
     if (pdu.payload.length != 0) std::memcpy(payload, pdu.payload.bytes, pdu.payload.length);
     packet->Finish();
