@@ -26,15 +26,21 @@ class EpollPort final : public UdpPort {
   void OnSocketClosing(size_t index) override;
   void OnBatchesReady() override;
 
+  struct Incoming;
+
+  // Takes as many datagrams as there is room for. False: there was none.
   bool ReceiveFrom(size_t endpoint);
   // Asks the kernel which sockets have something. False: none.
   bool LookForReady();
   void WaitForRoom(size_t endpoint, bool wait);
 
   int epoll_fd_ = -1;
-  std::unique_ptr<std::byte[]> buffer_;
+  std::unique_ptr<Incoming> incoming_;
   ReceivedDatagram datagram_;
+  // The last call to the kernel emptied its socket: it need not be asked again at once.
+  bool drained_ = false;
   size_t last_endpoint_ = 0;      // received from last: looked at first
+  uint32_t streak_ = 0;           // calls since the others were looked at
   std::vector<size_t> readable_;  // of the last look, not yet emptied
 };
 
