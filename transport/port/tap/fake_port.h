@@ -42,6 +42,7 @@ class FakePort : public PacketPort {
             current_.expected_ip_id};
     return true;
   }
+  void LearnIpId(const InPacket& packet, uint16_t ip_id) override { learned.push_back(ip_id); }
   Instant PollTimeout() const override { return timeout; }
   int JoinGroup(const Gid& group) override { return 0; }
   void LeaveGroup(const Gid& group) override {}
@@ -51,6 +52,7 @@ class FakePort : public PacketPort {
   uint32_t room = ~0u;  // packets Send takes
   std::vector<Sent> sent;
   std::deque<Arrival> arrivals;
+  std::vector<uint16_t> learned;
   uint32_t flushes = 0;
   Instant timeout = Instant::Never();
 

@@ -186,6 +186,10 @@ bool FaultTap::Receive(Instant now, InPacket* out) {
   return false;
 }
 
+void FaultTap::LearnIpId(const InPacket& packet, uint16_t ip_id) {
+  if (packet.bytes != current_.bytes.data()) inner()->LearnIpId(packet, ip_id);
+}
+
 Instant FaultTap::PollTimeout() const {
   Instant due = std::min(inner()->PollTimeout(), held_in_.NextDue());
   // With packets refused, it is not time that the others wait for.

@@ -373,6 +373,18 @@ TEST_F(FaultTapTest, TheInnerPortsTimeoutCounts) {
   EXPECT_EQ(tap_->PollTimeout(), At(10));
 }
 
+TEST_F(FaultTapTest, HandsOnWhatIsLearnedOfPacketsInTime) {
+  Rules("delay for=10us dir=in nth=1");
+  Arrive(1);
+  Arrive(2);
+  InPacket in;
+  ASSERT_TRUE(tap_->Receive(At(0), &in));
+  tap_->LearnIpId(in, 2);
+  ASSERT_TRUE(tap_->Receive(At(10), &in));
+  tap_->LearnIpId(in, 1);
+  EXPECT_EQ(port_.learned, std::vector<uint16_t>{2});
+}
+
 TEST_F(FaultTapTest, ReplacedRulesLetHeldPacketsGo) {
   Rules("delay for=10us");
   Send(At(0), 1);

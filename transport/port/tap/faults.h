@@ -102,6 +102,8 @@ class FaultTap : public TapPort {
   bool Send(Instant now, const OutPacket& packet) override;
   void Flush(Instant now) override;
   bool Receive(Instant now, InPacket* out) override;
+  // Not of packets held back: theirs say nothing about what comes next.
+  void LearnIpId(const InPacket& packet, uint16_t ip_id) override;
   // When the earliest held packet is due; a received one until Receive has given it.
   Instant PollTimeout() const override;
   void OnTimeout(Instant now) override;

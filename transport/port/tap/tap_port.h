@@ -18,6 +18,9 @@ class TapPort : public PacketPort {
   bool Send(Instant now, const OutPacket& packet) override { return inner_->Send(now, packet); }
   void Flush(Instant now) override { inner_->Flush(now); }
   bool Receive(Instant now, InPacket* out) override { return inner_->Receive(now, out); }
+  void LearnIpId(const InPacket& packet, uint16_t ip_id) override {
+    inner_->LearnIpId(packet, ip_id);
+  }
   Instant PollTimeout() const override { return inner_->PollTimeout(); }
   void OnTimeout(Instant now) override { inner_->OnTimeout(now); }
   int JoinGroup(const Gid& group) override { return inner_->JoinGroup(group); }
