@@ -17,7 +17,7 @@ packages_of() {
     test)
       echo libbenchmark-dev libgmock-dev libgtest-dev libseccomp-dev
       echo ibverbs-providers ibverbs-utils perftest qperf rdmacm-utils python3 python3-pyverbs
-      echo binutils clang iproute2 procps strace util-linux
+      echo binutils clang iproute2 procps strace tshark util-linux
       ;;
     # Interoperability with the kernel's rdma_rxe in a guest. What runs inside the guest is fetched
     # by tests/interop/image.py and installed nowhere.
