@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-#include "tools/spec/spec_tables.h"
+#include "tools/spec/spec_documents.h"
 
 int main(int argc, char** argv) {
   std::string folder;
@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: print_spec FOLDER\n");
     return 2;
   }
-  for (const verbena::tools::SpecDocument& document : verbena::tools::PrintSpec()) {
+  for (const verbena::tools::SpecDocument& document : verbena::tools::PrintAllDocuments()) {
     std::string path = folder + "/" + document.file_name;
     std::ofstream file(path, std::ios::binary | std::ios::trunc);
     file << document.text;

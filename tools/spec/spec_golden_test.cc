@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/spec/spec_tables.h"
+#include "tools/spec/spec_documents.h"
 
 namespace verbena::tools {
 namespace {
@@ -53,7 +53,7 @@ TEST_P(SpecGoldenTest, EqualsTheTables) {
 std::string NameOf(const ::testing::TestParamInfo<SpecDocument>& info) {
   return info.param.file_name.substr(0, info.param.file_name.find('.'));
 }
-INSTANTIATE_TEST_SUITE_P(Docs, SpecGoldenTest, ::testing::ValuesIn(PrintSpec()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Docs, SpecGoldenTest, ::testing::ValuesIn(PrintAllDocuments()), NameOf);
 
 TEST(SpecTablesTest, EveryRowNamesItsClauseAndNothingIsUnknown) {
   std::set<std::string> names;

@@ -90,7 +90,7 @@ std::string Table(WrOpcode opcode) {
 std::string GoodputPage() {
   return "# RC: goodput over a network that loses packets\n"
          "\n"
-         "Made by the simulator (`bazel run //transport/rc:print_goodput`); a test compares. Time "
+         "Made by the simulator (`bazel run //tools/spec:print_spec`); a test compares. Time "
          "is virtual,\n"
          "so a changed number is a changed protocol: say why in CHANGELOG.md.\n"
          "\n"

@@ -5,8 +5,6 @@
 
 namespace verbena::transport::rc {
 
-inline constexpr char kGoodputFile[] = "docs/spec/goodput.md";
-
 // The same text on every machine: time is virtual and chance comes from a seed.
 std::string GoodputPage();
 

@@ -14,6 +14,11 @@
 
 namespace verbena::transport::rc {
 
+// Distance between MSNs: serial numbers of as many bits as PSNs.
+constexpr int32_t MsnDelta(Msn from, Msn to) {
+  return Psn::Delta(Psn(from.value), Psn(to.value)).value;
+}
+
 // Something that happened to a WQE, as the completer or the network tells it.
 struct RequesterInput {
   RequesterEvent event = RequesterEvent::kNone;

@@ -190,6 +190,7 @@ void SimFabric::Deliver(EndpointId to, const PacketPtr& packet) {
     return;
   }
   Trace("deliver", packet->pdu);
+  if (arrival_observer_) arrival_observer_(packet->pdu);
   Pdu pdu = packet->pdu;
   pdu.payload.bytes = nullptr;
   if (packet->segments.empty()) {

@@ -72,6 +72,11 @@ class SimFabric {
   // Decides about each PDU before the random faults do: true loses it.
   void set_drop_filter(std::function<bool(const Pdu&)> filter) { drop_filter_ = std::move(filter); }
 
+  // Sees each PDU that arrives, before its QP does.
+  void set_arrival_observer(std::function<void(const Pdu&)> observer) {
+    arrival_observer_ = std::move(observer);
+  }
+
   Instant now() const { return now_; }
   // Doorbell, Modify or Fail came: polls all the QP has to say.
   void Drive(EndpointId id);
@@ -151,6 +156,7 @@ class SimFabric {
   std::map<std::pair<int64_t, uint64_t>, Event> events_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
   std::function<bool(const Pdu&)> drop_filter_;
+  std::function<void(const Pdu&)> arrival_observer_;
   bool keeps_trace_ = false;
   std::string trace_;
 };
