@@ -247,6 +247,19 @@ double MeasureCpu(const Kind& kind, const Where& where, uint32_t packet_bytes, u
   return static_cast<double>(now_ns - begin_ns) / static_cast<double>(packets);
 }
 
+// CPU ns of a Receive that finds nothing, which every turn of an idle NIC pays.
+double MeasureEmptyReceive(const Kind& kind, const Where& where, int ms) {
+  auto end = kind.make(where.to, where.from, kSmallBytes);
+  uint64_t calls = 0;
+  const int64_t begin_ns = CpuNs();
+  int64_t now_ns = begin_ns;
+  for (; now_ns < begin_ns + int64_t{ms} * 1'000'000; now_ns = CpuNs()) {
+    for (int i = 0; i < 1000; ++i) end->Receive();
+    calls += 1000;
+  }
+  return static_cast<double>(now_ns - begin_ns) / static_cast<double>(calls);
+}
+
 // Median round trip, µs.
 double MeasureRoundTrip(const Kind& kind, const Where& where, int ms) {
   auto near = kind.make(where.from, where.to, kSmallBytes);
@@ -372,6 +385,8 @@ int main(int argc, char** argv) {
       [&](const Kind& kind) { return MeasureCpu(kind, where, kSmallBytes, 1, true, ms) / 1000; },
       false);
   print("CPU of a round trip, 8 B", "us", small);
+  print("CPU of a Receive of nothing", "ns",
+        measure([&](const Kind& kind) { return MeasureEmptyReceive(kind, where, ms); }, false));
   for (size_t i = 2; i < kinds.size(); ++i) {
     PrintFigure(kinds[i].name + ", 8 B round trip", trips[kinds[i].name], "us",
                 "UDP ping-pong, spinning", trips["single"], 1.5, "<=");

@@ -343,11 +343,24 @@ void UringPort::Submit() {
 void UringPort::Flush(Instant now) {
   if (thread_ != &t_this_thread) TakeOver();
   collector().CloseAll();
-  OnBatchesReady();
-  Submit();
-  // Sends have completed by now. Taken out here, so that they don't make poll_fd readable.
-  while (Reap()) {
+  SendBatch* only = unsubmitted_ == 0 ? TakeReady() : nullptr;
+  if (only != nullptr && !collector().HasReady(blocked())) {
+    // A submission of one costs more than the system call that it stands for.
+    const uint32_t endpoint = only->endpoint;
+    if (Transmit(only) == Progress::kBlocked) WaitForRoom(endpoint);
+  } else if (only != nullptr) {
+    collector().PutBack(only);
   }
+  uint64_t cancelled = 0;
+  do {
+    cancelled = uring_counters_.sends_cancelled;
+    OnBatchesReady();
+    Submit();
+    // Sends have completed by now. Taken out here, so that they don't make poll_fd readable.
+    while (Reap()) {
+    }
+    // Each time round, the batch at the head of a chain is done with, or its socket blocked.
+  } while (cancelled != uring_counters_.sends_cancelled);
 }
 
 bool UringPort::Reap() {
