@@ -14,6 +14,9 @@
 #include <functional>
 #include <utility>
 
+#include "softnic/control/network_taps.h"
+#include "softnic/control/networks.h"
+
 namespace verbena::softnic {
 
 namespace asio = boost::asio;
@@ -22,7 +25,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr size_t kRequestBytesMax = 4096;
+constexpr size_t kRequestBytesMax = 64 * 1024;  // a long list of fault rules
 constexpr size_t kPacketBytes = 32 * 1024;
 // For the request to come and for each packet of the reply to go.
 constexpr auto kPeerDeadline = std::chrono::seconds(10);
@@ -103,6 +106,16 @@ double CpuSeconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) / 1e9;
 }
 
+// A member that is a string; empty if it is none.
+std::string TextOf(const json::object& object, const char* name) {
+  const json::value* value = object.if_contains(name);
+  return value != nullptr && value->is_string() ? std::string(value->get_string()) : "";
+}
+
+constexpr char kNoNetwork[] =
+    "no NIC of this instance has a network, so there are no packets; "
+    "start it with --wire or --nic";
+
 bool ParseKind(const std::string& name, ShowKind* out) {
   static const std::pair<const char*, ShowKind> kKinds[] = {
       {"cmd", ShowKind::kCommand}, {"session", ShowKind::kSession}, {"pd", ShowKind::kPd},
@@ -176,6 +189,14 @@ void AdminConnection::OnRequest(const std::string& text) {
       return Error("\"total\" must be a number from 1 to " + std::to_string(shm::kMaxNics));
     }
     return AddNics(count);
+  }
+  if (op == "faults") return Faults(TextOf(request, "action"), TextOf(request, "rules"));
+  if (op == "capture") {
+    const json::value* limit = request.if_contains("limit_bytes");
+    error_code bad;
+    uint64_t limit_bytes = limit == nullptr ? 0 : limit->to_number<uint64_t>(bad);
+    if (bad) return Error("\"limit_bytes\" must be a number");
+    return Capture(TextOf(request, "action"), TextOf(request, "file"), limit_bytes);
   }
   if (op == "down") return Down();
   if (op == "hold") return Hold();
@@ -276,6 +297,59 @@ void AdminConnection::AddNics(uint32_t total) {
       },
       [](std::vector<NicStatus> nics) {
         return json::serialize(json::object{{"ok", true}, {"nics", NicArray(nics)}});
+      });
+}
+
+// "set" replaces the rules, "report" tells what they did.
+void AdminConnection::Faults(const std::string& action, const std::string& text) {
+  NetworkTaps* taps = server_->taps();
+  if (taps == nullptr) return Error(kNoNetwork);
+  transport::tap::FaultRules rules;
+  bool replaces = action == "set";
+  if (!replaces && action != "report") return Error("\"action\" must be set or report");
+  std::string error;
+  if (replaces && !ParseFaultRules(text, &rules, &error)) return Error(error);
+  struct Result {
+    std::string report;
+    std::vector<std::string> unfired;
+  };
+  AskLeader<Result>(
+      [taps, replaces, rules = std::move(rules)] {
+        if (replaces) taps->SetFaults(Shard::ReadClock(), rules);
+        return Result{taps->FaultReport(), taps->UnfiredRules()};
+      },
+      [](Result result) {
+        json::array unfired(result.unfired.begin(), result.unfired.end());
+        return json::serialize(
+            json::object{{"ok", true}, {"report", result.report}, {"unfired", std::move(unfired)}});
+      });
+}
+
+// "start", "stop" or "status".
+void AdminConnection::Capture(const std::string& action, const std::string& path,
+                              uint64_t limit_bytes) {
+  NetworkTaps* taps = server_->taps();
+  if (taps == nullptr) return Error(kNoNetwork);
+  if (action != "start" && action != "stop" && action != "status") {
+    return Error("\"action\" must be start, stop or status");
+  }
+  auto fd = std::make_shared<UniqueFd>();
+  if (action == "start") {
+    std::string error = OpenCaptureFile(path, fd.get());
+    if (!error.empty()) return Error(error);
+  }
+  AskLeader<CaptureStatus>(
+      [taps, action, fd, limit_bytes] {
+        if (action == "start") taps->StartCapture(Shard::ReadClock(), fd->Release(), limit_bytes);
+        return action == "stop" ? taps->StopCapture() : taps->StatusOfCapture();
+      },
+      [](CaptureStatus status) {
+        return json::serialize(json::object{{"ok", true},
+                                            {"running", status.is_running},
+                                            {"error", status.error},
+                                            {"packets", status.packets},
+                                            {"missed_packets", status.missed_packets},
+                                            {"written_bytes", status.written_bytes}});
       });
 }
 

@@ -1,6 +1,7 @@
 #include "softnic/control/networks.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -10,7 +11,6 @@
 
 #include "softnic/control/port_holder.h"
 #include "softnic/control/server.h"
-#include "transport/port/epoll/epoll_port.h"
 
 namespace verbena::softnic {
 
@@ -53,7 +53,7 @@ std::string Networks::KindOf(uint32_t nic) const {
 }
 
 bool Networks::OpenPort(Network* network, UdpPortError* error) {
-  network->port = transport::EpollPort::Open(network->config, error);
+  network->port = transport::OpenUdpPort(network->config, options_.kind, error);
   if (network->port == nullptr) return false;
   network->kind = network->port->name();
   return true;
@@ -165,11 +165,32 @@ std::string Networks::OpenLoopback(uint32_t count, const std::string& name_prefi
          "; a loaded rdma_rxe module does that, `rmmod rdma_rxe` frees it";
 }
 
+std::string OpenCaptureFile(const std::string& path, UniqueFd* out) {
+  // A pipe without a reader is an error now rather than a wait.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK;
+  *out = UniqueFd(open(path.c_str(), kFlags, 0644));
+  if (out->IsValid()) return "";
+  if (errno == ENXIO) return "can't capture to " + path + ": nobody reads this pipe yet";
+  return "can't capture to " + path + ": " + strerror(errno);
+}
+
 std::string Networks::Attach(Device* device, Shard* shard) {
   device_ = device;
   shard_ = shard;
+  if (networks_.empty()) return "";
+  std::vector<TapTarget> targets;
   for (const auto& network : networks_) {
-    device->AttachPort(network->nic, network->port.get());
+    targets.push_back({network->nic, network->name, network->port.get()});
+  }
+  taps_ = std::make_unique<NetworkTaps>(device, std::move(targets), options_.seed);
+  if (!options_.faults.rules.empty()) taps_->SetFaults(Shard::ReadClock(), options_.faults);
+  if (!options_.capture_path.empty()) {
+    UniqueFd fd;
+    std::string error = OpenCaptureFile(options_.capture_path, &fd);
+    if (!error.empty()) return error;
+    taps_->StartCapture(Shard::ReadClock(), fd.Release(), options_.capture_limit_bytes);
+  }
+  for (const auto& network : networks_) {
     if (!shard->AddNetwork(network->port.get())) {
       return std::string("can't poll the network: ") + strerror(errno);
     }

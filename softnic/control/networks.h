@@ -7,26 +7,35 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "softnic/control/log.h"
+#include "softnic/control/network_taps.h"
 #include "softnic/control/nic_spec.h"
+#include "softnic/control/unique_fd.h"
 #include "softnic/device/device.h"
 #include "softnic/engine/shard.h"
 #include "transport/port/packet_port.h"
+#include "transport/port/tap/fault_rules.h"
 #include "transport/port/udp/interfaces.h"
-#include "transport/port/udp/udp_port.h"
+#include "transport/port/udp/open_udp_port.h"
 
 namespace verbena::softnic {
-
-enum class PortKind : uint8_t { kAuto, kUring, kEpoll };
 
 struct NetworkOptions {
   std::vector<NicSpec> nics;  // --nic
   bool is_wire = false;  // --wire: the instance's NICs talk UDP on loopback, even to each other
-  PortKind kind = PortKind::kAuto;
+  transport::PortPreference kind = transport::PortPreference::kAuto;
+  transport::tap::FaultRules faults;  // --faults
+  std::string capture_path;           // --capture
+  uint64_t capture_limit_bytes = 0;   // 0: none
+  std::optional<uint64_t> seed;       // --seed
 };
+
+// Opens a file or pipe to capture to. Empty, or what is wrong.
+std::string OpenCaptureFile(const std::string& path, UniqueFd* out);
 
 class Networks {
  public:
@@ -45,6 +54,8 @@ class Networks {
 
   // "io_uring" or "epoll" per NIC, for `verbena status`.
   std::string KindOf(uint32_t nic) const;
+  // To be used on the shard's thread; nullptr: no NIC has a network.
+  NetworkTaps* taps() const { return taps_.get(); }
 
  private:
   struct Network {
@@ -70,6 +81,7 @@ class Networks {
   std::vector<std::unique_ptr<Network>> networks_;
   transport::InterfaceWatcher watcher_;
   std::unique_ptr<boost::asio::posix::stream_descriptor> watched_;
+  std::unique_ptr<NetworkTaps> taps_;
   Device* device_ = nullptr;
   Shard* shard_ = nullptr;
 };

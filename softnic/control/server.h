@@ -36,6 +36,7 @@ struct ControlConfig {
 NicConfig MakeNicConfig(const std::string& name_prefix, uint32_t index, uint32_t mtu_bytes);
 
 class ControlServer;
+class NetworkTaps;
 
 // One accepted connection. Kinds differ in what happens after Hello.
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -77,6 +78,9 @@ class ControlServer {
   ProcessDma* dma() { return dma_; }
   Shard* shard() { return shard_; }
   const Log& log() const { return log_; }
+  // Before Run; nullptr: no NIC has a network.
+  void SetTaps(NetworkTaps* taps) { taps_ = taps; }
+  NetworkTaps* taps() { return taps_; }
   size_t session_count() const { return clients_.size(); }
 
   // A request of the CLI is being answered: the instance does not end before, but its idle time
@@ -114,6 +118,7 @@ class ControlServer {
   boost::asio::signal_set signals_;
   InstanceSocket socket_;
   boost::asio::posix::stream_descriptor listener_;
+  NetworkTaps* taps_ = nullptr;
   boost::asio::steady_timer accept_pause_;
   std::chrono::steady_clock::time_point accepted_until_{};
   boost::asio::steady_timer idle_timer_;

@@ -90,6 +90,7 @@ int Serve(const DaemonOptions& options) {
   if (error.empty()) error = networks.Attach(&device, &shard);
   if (!error.empty()) return Fail(options, error);
   networks.Watch(server.io(), log);
+  server.SetTaps(networks.taps());
   shard.Start();
   TellReady(options);
   server.Run();

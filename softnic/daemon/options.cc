@@ -2,6 +2,8 @@
 
 #include <charconv>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <string_view>
 
 namespace verbena::softnic {
@@ -88,16 +90,28 @@ std::string ParseMtu(std::string_view value, uint32_t* out) {
   return "--mtu is 256, 512, 1024, 2048 or 4096, not \"" + std::string(value) + "\"";
 }
 
-std::string ParsePortKind(std::string_view value, PortKind* out) {
+std::string ParsePortKind(std::string_view value, transport::PortPreference* out) {
   if (value == "auto")
-    *out = PortKind::kAuto;
+    *out = transport::PortPreference::kAuto;
   else if (value == "uring")
-    *out = PortKind::kUring;
+    *out = transport::PortPreference::kUring;
   else if (value == "epoll")
-    *out = PortKind::kEpoll;
+    *out = transport::PortPreference::kEpoll;
   else
     return "--net-io is auto, uring or epoll, not \"" + std::string(value) + "\"";
   return "";
+}
+
+std::string ReadFaults(const std::string& path, transport::tap::FaultRules* out) {
+  std::ifstream in(path);
+  std::stringstream text;
+  if (!in || !(text << in.rdbuf())) {
+    // An empty file leaves nothing to copy, which is no error of reading it.
+    if (!in.is_open()) return "--faults=" + path + ": can't be read: " + strerror(errno);
+  }
+  std::string error;
+  if (ParseFaultRules(text.str(), out, &error)) return "";
+  return path + ": " + error;
 }
 
 std::string ParsePrefix(std::string_view value, std::string* out) {
@@ -124,6 +138,17 @@ std::string ParseFlag(std::string_view name, std::string_view value, DaemonOptio
     return error;
   }
   if (name == "wire") return ParseInto(name, value, 0, 1, &out->network.is_wire);
+  if (name == "faults") return ReadFaults(std::string(value), &out->network.faults);
+  if (name == "capture") {
+    out->network.capture_path = value;
+    return value.empty() ? "--capture takes the name of a file" : "";
+  }
+  if (name == "seed") {
+    uint64_t seed = 0;
+    std::string error = ParseNumber(name, value, 0, UINT64_MAX, &seed);
+    if (error.empty()) out->network.seed = seed;
+    return error;
+  }
   if (name == "net-io") return ParsePortKind(value, &out->network.kind);
   if (name == "name-prefix") return ParsePrefix(value, &out->control.name_prefix);
   if (name == "mtu") return ParseMtu(value, &out->control.mtu_bytes);
@@ -172,6 +197,10 @@ std::string ParseOptions(int argc, const char* const* argv, DaemonOptions* out) 
   if (out->network.is_wire && !out->network.nics.empty()) {
     return "--wire and --nic exclude each other: --nic puts a NIC on an address of this host";
   }
+  bool has_network = out->network.is_wire || !out->network.nics.empty();
+  if (!has_network && (!out->network.faults.rules.empty() || !out->network.capture_path.empty())) {
+    return "--faults and --capture need packets: add --wire=1 or --nic";
+  }
   if (out->control.directory.empty()) return "--directory=DIR is needed: where to put the socket";
   return "";
 }
@@ -185,6 +214,9 @@ std::string HelpText() {
       "  --nic=ip=ADDRESS[,ip=ADDRESS][,name=NAME]\n"
       "                        a NIC on this host's network, instead of --nics; may be repeated\n"
       "  --wire=1              the NICs talk UDP on loopback, even to each other\n"
+      "  --faults=FILE         break packets by rules (docs/faults.md)\n"
+      "  --seed=N              what chance in fault rules draws from\n"
+      "  --capture=FILE        record all packets (pcapng)\n"
       "  --net-io=KIND         auto (io_uring, else epoll), uring or epoll\n"
       "  --name-prefix=NAME    NIC k is NAMEk (default verbena)\n"
       "  --mtu=BYTES           active MTU: 256, 512, 1024, 2048 or 4096 (default)\n"

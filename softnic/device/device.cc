@@ -51,6 +51,14 @@ bool Device::FlushPorts(Instant now) { return impl_->core.FlushPorts(now); }
 void Device::SetPortState(Instant now, uint32_t nic, bool is_up) {
   impl_->core.SetPortState(now, nic, is_up);
 }
+std::string Device::DescribeOwner(uint32_t nic, Qpn qpn) const {
+  return impl_->core.DescribeOwner(nic, qpn);
+}
+Qpn Device::FindConnectedQpn(uint32_t nic, const Gid& peer, Qpn remote) const {
+  return impl_->core.FindConnectedQpn(nic, peer, remote);
+}
+Qpn Device::RemoteQpnOf(uint32_t nic, Qpn qpn) const { return impl_->core.RemoteQpnOf(nic, qpn); }
+bool Device::HasGid(uint32_t nic, const Gid& gid) const { return impl_->core.HasGid(nic, gid); }
 std::vector<NicStatus> Device::ListNicStatuses() const { return impl_->core.ListNicStatuses(); }
 Instant Device::PollTimeout() const { return impl_->core.PollTimeout(); }
 std::vector<ShowRow> Device::Show(ShowKind kind) const { return impl_->core.Show(kind); }

@@ -134,6 +134,12 @@ class Device {
   std::vector<ShowRow> Show(ShowKind kind) const;
   DeviceStats Stats() const;
   std::vector<NicStatus> ListNicStatuses() const;
+  // For who looks at packets: "ib_write_bw (pid 812)" of a QP of the NIC, or empty; the QP that is
+  // connected to QP `remote` at `peer`; its counterpart. Qpn 0: none.
+  std::string DescribeOwner(uint32_t nic, Qpn qpn) const;
+  Qpn FindConnectedQpn(uint32_t nic, const Gid& peer, Qpn remote) const;
+  Qpn RemoteQpnOf(uint32_t nic, Qpn qpn) const;
+  bool HasGid(uint32_t nic, const Gid& gid) const;
 
  private:
   struct Impl;

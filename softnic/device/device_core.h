@@ -92,6 +92,13 @@ class DeviceCore {
   bool FlushPorts(Instant now);
   void SetPortState(Instant now, uint32_t nic, bool is_up);
   std::vector<NicStatus> ListNicStatuses() const;
+  std::string DescribeOwner(uint32_t nic, Qpn qpn) const;
+  Qpn FindConnectedQpn(uint32_t nic, const Gid& peer, Qpn remote) const;
+  Qpn RemoteQpnOf(uint32_t nic, Qpn qpn) const;
+  bool HasGid(uint32_t nic, const Gid& gid) const {
+    const Nic* found = FindNic(gid);
+    return found != nullptr && found == nics_[nic].get();
+  }
   std::vector<ShowRow> Show(ShowKind kind) const;
   DeviceStats Stats() const;
 
@@ -353,7 +360,9 @@ class DeviceCore {
   TxPool tx_pool_;
   std::vector<QpRef> stalled_;                               // their port had no room
   std::map<std::pair<uint32_t, Gid>, WirePeer> wire_peers_;  // by NIC and address
-  std::deque<QpRef> peer_waiters_;                           // QPs whose peer has no room
+  // Found by FindConnectedQpn; checked before use.
+  mutable std::map<std::pair<Gid, uint32_t>, QpRef> senders_seen_;
+  std::deque<QpRef> peer_waiters_;  // QPs whose peer has no room
 
   std::vector<DeviceQp*> drain_;
   std::vector<Cq*> dirty_cqs_;

@@ -45,6 +45,7 @@ class Shard {
   // Runs `closure` on the leader, between turns.
   void Post(std::function<void()> closure);
   ShardCounters counters() const;
+  static Instant ReadClock();
 
   // --- leader -----------------------------------------------------------------------------------
   // False: the kernel refuses (errno); the port is not polled then.
@@ -105,7 +106,6 @@ class Shard {
   Instant NextDeadline() const;
   void ArmTimer(Instant due);
   void PollParked();
-  static Instant ReadClock();
 
   Device* device_;
   ProcessDma* dma_;

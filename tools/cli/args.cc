@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <string_view>
 
 namespace verbena::cli {
@@ -35,6 +36,11 @@ constexpr CommandRow kCommands[] = {
      "Afterwards programs started from that shell use Verbena; the first one that asks for "
      "devices\n"
      "starts the instance (VERBENA_AUTOSTART=0 turns that off)."},
+    {Command::kCapture, "capture", "capture start FILE | stop | status",
+     "Record all packets of a running instance to a pcapng file.",
+     "Wireshark and tshark read it; each packet's comment names process and QP."},
+    {Command::kFault, "fault", "fault set FILE | clear | report",
+     "Break packets of a running instance by rules (docs/faults.md).", ""},
     {Command::kDoctor, "doctor", "doctor [--json]",
      "What this machine allows, what is used instead, how to fix it.", ""},
     {Command::kVersion, "version", "version", "Print the version.", ""},
@@ -43,7 +49,21 @@ constexpr CommandRow kCommands[] = {
 
 constexpr unsigned Bit(Command command) { return 1u << static_cast<unsigned>(command); }
 
-enum class OptionId { kNics, kNic, kWire, kPrivate, kDma, kNamePrefix, kForeground, kJson, kSet };
+enum class OptionId {
+  kNics,
+  kNic,
+  kWire,
+  kCapture,
+  kFaults,
+  kSeed,
+  kLimit,
+  kPrivate,
+  kDma,
+  kNamePrefix,
+  kForeground,
+  kJson,
+  kSet
+};
 
 struct OptionRow {
   OptionId id;
@@ -60,6 +80,14 @@ constexpr OptionRow kOptions[] = {
      "a NIC on this host's network: ip=ADDRESS[,ip=...][,name=NAME]; repeatable"},
     {OptionId::kWire, "--wire", "", Bit(Command::kRun),
      "NICs talk RoCEv2 over UDP on loopback, even to each other; implies --private"},
+    {OptionId::kCapture, "--capture", "FILE", Bit(Command::kRun),
+     "record all packets (pcapng); implies --wire"},
+    {OptionId::kFaults, "--faults", "FILE", Bit(Command::kRun),
+     "break packets by rules (docs/faults.md); fails if a rule never fired; implies --wire"},
+    {OptionId::kSeed, "--seed", "N", Bit(Command::kRun),
+     "what chance in fault rules draws from; implies --private"},
+    {OptionId::kLimit, "--limit-mb", "N", Bit(Command::kCapture),
+     "end the capture when the file has so many megabytes"},
     {OptionId::kPrivate, "--private", "", Bit(Command::kRun),
      "an instance of its own that ends with CMD"},
     {OptionId::kDma, "--dma", "MODE", Bit(Command::kRun) | Bit(Command::kUp) | Bit(Command::kEnv),
@@ -140,6 +168,50 @@ bool ParseSet(const std::string& text, Arguments* out, std::string* error) {
   return true;
 }
 
+bool ParseLimit(const std::string& text, Arguments* out, std::string* error) {
+  uint64_t megabytes = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), megabytes);
+  if (code != std::errc() || end != text.data() + text.size() || megabytes == 0 ||
+      megabytes > 1'000'000) {
+    *error = "--limit-mb wants a number from 1 to 1000000, not \"" + text + "\".";
+    return false;
+  }
+  out->limit_bytes = megabytes << 20;
+  return true;
+}
+
+// The daemon has a working directory of its own.
+std::string Absolute(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
+  return absolute.empty() ? path : absolute.string();
+}
+
+// "capture start FILE", "fault report"...
+bool TakeAction(const std::string& word, Arguments* out, std::string* error) {
+  const bool is_capture = out->command == Command::kCapture;
+  const char* with_file = is_capture ? "start" : "set";
+  if (out->action.empty()) {
+    const bool is_known = word == with_file ||
+                          (is_capture && (word == "stop" || word == "status")) ||
+                          (!is_capture && (word == "clear" || word == "report"));
+    if (!is_known) {
+      *error = is_capture ? "`verbena capture` is start FILE, stop or status, not \"" + word + "\"."
+                          : "`verbena fault` is set FILE, clear or report, not \"" + word + "\".";
+      return false;
+    }
+    out->action = word;
+    return true;
+  }
+  if (out->action == with_file && out->file.empty()) {
+    out->file = Absolute(word);
+    return true;
+  }
+  *error = "`verbena " + std::string(is_capture ? "capture " : "fault ") + out->action +
+           "` does not take \"" + word + "\".";
+  return false;
+}
+
 bool ApplyOption(const OptionRow& option, const std::string& value, Arguments* out,
                  std::string* error) {
   switch (option.id) {
@@ -156,9 +228,23 @@ bool ApplyOption(const OptionRow& option, const std::string& value, Arguments* o
       out->has_own_nics = true;
       return true;
     case OptionId::kWire:
-      out->set.push_back("--wire=1");
-      out->private_instance = true;
+      out->wire_wanted = true;
       return true;
+    case OptionId::kCapture:
+      out->wire = true;
+      out->set.push_back("--capture=" + Absolute(value));
+      return true;
+    case OptionId::kFaults:
+      out->wire = true;
+      out->has_faults = true;
+      out->set.push_back("--faults=" + Absolute(value));
+      return true;
+    case OptionId::kSeed:
+      out->private_instance = true;
+      out->set.push_back("--seed=" + value);
+      return true;
+    case OptionId::kLimit:
+      return ParseLimit(value, out, error);
     case OptionId::kPrivate:
       out->private_instance = true;
       return true;
@@ -204,6 +290,9 @@ bool ParseOption(const std::vector<std::string>& args, size_t* at, Arguments* ou
 }
 
 bool TakePositional(const std::string& word, Arguments* out, std::string* error) {
+  if (out->command == Command::kCapture || out->command == Command::kFault) {
+    return TakeAction(word, out, error);
+  }
   if (out->command == Command::kShow && out->kind.empty()) {
     const std::vector<std::string>& kinds = ShowKinds();
     if (std::find(kinds.begin(), kinds.end(), word) == kinds.end()) {
@@ -231,6 +320,23 @@ bool CheckComplete(const Arguments& arguments, std::string* error) {
   if (arguments.command == Command::kRun && arguments.program.empty()) {
     *error = "`verbena run` wants a program: verbena run -- ib_write_bw localhost.";
     return false;
+  }
+  if (arguments.has_own_nics && arguments.wire_wanted) {
+    *error = "--wire puts NICs on loopback, --nic on this host's network; leave one of them out.";
+    return false;
+  }
+  if (arguments.command == Command::kCapture || arguments.command == Command::kFault) {
+    const bool is_capture = arguments.command == Command::kCapture;
+    if (arguments.action.empty()) {
+      *error = is_capture ? "`verbena capture` wants start FILE, stop or status."
+                          : "`verbena fault` wants set FILE, clear or report.";
+      return false;
+    }
+    if (arguments.file.empty() && (arguments.action == "start" || arguments.action == "set")) {
+      *error = "`verbena " + std::string(is_capture ? "capture start" : "fault set") +
+               "` wants the name of a file.";
+      return false;
+    }
   }
   if (arguments.has_own_nics && arguments.nics.has_value()) {
     *error = "--nic names each NIC, so --nics has nothing to say; leave one of them out.";
@@ -332,7 +438,13 @@ bool ParseArguments(const std::vector<std::string>& args, Arguments* out, std::s
     ++at;
     if (!TakePositional(word, out, error)) return false;
   }
-  return CheckComplete(*out, error);
+  if (!CheckComplete(*out, error)) return false;
+  // Packets need a network: loopback, unless --nic names another.
+  if ((out->wire || out->wire_wanted) && !out->has_own_nics) {
+    out->set.push_back("--wire=1");
+    out->private_instance = true;
+  }
+  return true;
 }
 
 }  // namespace verbena::cli

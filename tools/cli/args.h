@@ -4,6 +4,7 @@
 // agree.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,11 +22,15 @@ enum class Command {
   kDevices,
   kShow,
   kDoctor,
+  kCapture,
+  kFault,
 };
 
 struct Arguments {
   Command command = Command::kHelp;
   std::optional<int> nics;           // --nics
+  bool wire_wanted = false;          // --wire
+  bool wire = false;                 // an option that needs packets
   bool has_own_nics = false;         // --nic was given; the specs are in `set`
   bool private_instance = false;     // --private
   std::string dma;                   // --dma, empty: the daemon's default
@@ -33,6 +38,10 @@ struct Arguments {
   bool foreground = false;           // --foreground
   bool json = false;                 // --json
   std::vector<std::string> set;      // --set NAME=VALUE, as verbenad's "--NAME=VALUE"
+  std::string action;                // capture, fault: start, stop, set...
+  std::string file;                  // capture start, fault set; run: --faults
+  bool has_faults = false;           // run: --faults was given
+  uint64_t limit_bytes = 0;          // capture start: --limit-mb
   std::string kind;                  // show: what to list
   std::vector<std::string> program;  // run: CMD and its arguments
   std::string topic;                 // help: one command, or empty

@@ -17,6 +17,8 @@ int Devices(const Arguments& arguments);
 int Show(const Arguments& arguments);
 int Environment(const Arguments& arguments);
 int Doctor(const Arguments& arguments);
+int Capture(const Arguments& arguments);
+int Fault(const Arguments& arguments);
 
 // Prints "verbena: TEXT" on standard error; returns `code`.
 int Fail(const std::string& text, int code = kExitFailed);

@@ -37,6 +37,10 @@ int Dispatch(const Arguments& arguments) {
       return Show(arguments);
     case Command::kDoctor:
       return Doctor(arguments);
+    case Command::kCapture:
+      return Capture(arguments);
+    case Command::kFault:
+      return Fault(arguments);
   }
   return kExitFailed;
 }

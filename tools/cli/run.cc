@@ -14,6 +14,7 @@
 #include "tools/cli/guardian.h"
 #include "tools/cli/paths.h"
 #include "tools/cli/session.h"
+#include "tools/cli/table.h"
 
 namespace verbena::cli {
 namespace {
@@ -82,6 +83,24 @@ class Instance {
   std::optional<Guardian> guardian_;  // destroyed after the destructor's body has cleaned up
 };
 
+// A rule that never fired means that the run did not test what it was meant to.
+int JudgeFaults(const std::string& directory, int code) {
+  json::object reply;
+  std::string error;
+  const json::object request = {{"op", "faults"}, {"action", "report"}};
+  if (AskInstance(directory, request, &reply, &error) != AskResult::kOk) {
+    return Fail("what the fault rules did can't be told: " +
+                    (error.empty() ? "the instance ended." : error),
+                code != 0 ? code : kExitFailed);
+  }
+  const json::value* unfired = reply.if_contains("unfired");
+  if (unfired == nullptr || !unfired->is_array() || unfired->get_array().empty()) return code;
+  for (const json::value& rule : unfired->get_array()) {
+    Fail("this fault rule never fired: " + CellText(rule));
+  }
+  return code != 0 ? code : kExitUnfiredRule;
+}
+
 }  // namespace
 
 int RunProgram(const Arguments& arguments) {
@@ -113,6 +132,7 @@ int RunProgram(const Arguments& arguments) {
       child.environment.emplace_back("VERBENA_AUTOSTART", "0");
     }
     code = RunChild(child, &error);
+    if (arguments.has_faults && error.empty()) code = JudgeFaults(instance.directory(), code);
   }
   if (!error.empty()) Fail(error);
   if (!warning.empty()) std::fprintf(stderr, "verbena: warning: %s\n", warning.c_str());
