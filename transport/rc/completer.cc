@@ -61,6 +61,8 @@ void Completer::OnPdu(Instant now, const Pdu& pdu, const OpcodeInfo& info) {
     requester_->OnCredits(pdu.msn, pdu.credits);
   }
   if (distance < 0) return;
+  // A refusal is no response: it comes as an acknowledgement.
+  if (pdu.opcode != Opcode::kAcknowledge && pdu.ack_type != AckType::kAck) return;
   if (info.is_read_response) {
     OnReadResponse(now, pdu, info);
   } else if (pdu.opcode == Opcode::kAtomicAcknowledge) {

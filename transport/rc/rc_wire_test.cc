@@ -173,6 +173,31 @@ TEST_F(RcScript, ReadInsideAMessageIsInvalid) {
   ExpectInvalidRequest(101);
 }
 
+class RcWindowedScript : public RcScript {
+ protected:
+  static RcPairOptions Windowed() {
+    RcPairOptions options;
+    options.max_unacked_psns = 16;
+    return options;
+  }
+  RcWindowedScript() : RcScript(Windowed()) {}
+};
+
+TEST_F(RcWindowedScript, WhatFollowsALongReadIsTakenInAndAnsweredAfterIt) {  //= IBTA 9.5 test
+  Pdu read = Request(Opcode::kReadRequest, 100);
+  read.dma_length = 3 * kMtu;
+  Deliver(read);
+  EXPECT_EQ(NextResponse().opcode, Opcode::kReadResponseFirst);
+  PostRecv(64);
+  Pdu send = Request(Opcode::kSendOnly, 103, 8);
+  EXPECT_TRUE(pair_.qps[RcPair::kB]->CanAccept(send));
+  Deliver(send);
+  // Its acknowledgement would tell the requester that the rest of the READ was lost.
+  EXPECT_EQ(NextResponse().opcode, Opcode::kReadResponseMiddle);
+  EXPECT_EQ(NextResponse().opcode, Opcode::kReadResponseLast);
+  ExpectAck(103);
+}
+
 // --- requester and completer ---------------------------------------------------------------------
 
 TEST_F(RcAnswerScript, AckTimerStartsAgainWithEachProgress) {  //= IBTA 9.7.6.1.3 test
@@ -213,6 +238,14 @@ TEST_F(RcAnswerScript, LateAckSparesWhatWasPresumedLost) {
   Deliver(Response(Opcode::kAcknowledge, kEpsn + 1), RcPair::kA);
   pair_.fabric.Drive(RcPair::kA);
   EXPECT_EQ(again, (std::vector<Psn>{Psn(kEpsn + 2), Psn(kEpsn + 3)}));
+}
+
+TEST_F(RcAnswerScript, ReadResponseThatSaysNakIsNone) {
+  PostRead(1, 8);
+  Pdu response = Response(Opcode::kReadResponseOnly, kEpsn, 8);
+  response.ack_type = AckType::kNak;
+  Deliver(response, RcPair::kA);
+  EXPECT_EQ(SendCompletions(), "");
 }
 
 TEST_F(RcAnswerScript, AnswersOfTheWrongKindAreHarmless) {

@@ -41,6 +41,10 @@ void Responder::OnModify() {
   mtu_bytes_ = attributes_->mtu_bytes();
   mtu_shift_ = static_cast<uint32_t>(std::countr_zero(mtu_bytes_));
   pdu_bytes_max_ = attributes_->pdu_bytes_max();
+  // Until a READ's response is out, nothing changes what it reads, where the port can keep what
+  // comes next. A wire can't: losing a request costs a time-out, and the order of a READ and what
+  // follows is the fence's business anyway.  Spec: IBTA 9.5, 10.8.3.3.
+  reads_hold_back_ = attributes_->pdu_limits().max_unacked_psns == 0;
 }
 
 void Responder::Halt() {
@@ -57,8 +61,7 @@ bool Responder::CanAccept(const Pdu& pdu) const {
   if (is_halted_) return true;  // it will be dropped, which takes no room
   // One slot stays free for the fault of a response that can't be read.
   if (ops_.size() >= kOpsMax - 1 || completions_.size() >= kOpsMax) return false;
-  // Until a READ's response is out, nothing may change what it reads.
-  return reads_waiting_ == 0 || IsRead(pdu);
+  return reads_waiting_ == 0 || IsRead(pdu) || !reads_hold_back_;
 }
 
 bool Responder::OnPdu(const Pdu& pdu, const OpcodeInfo& info) {

@@ -167,6 +167,7 @@ class Responder {
   uint32_t mtu_bytes_ = 256;
   uint32_t mtu_shift_ = 8;
   uint32_t pdu_bytes_max_ = 256;
+  bool reads_hold_back_ = true;
 
   Psn epsn_;      // expected next
   Psn done_psn_;  // one past the newest that is done, and so may be acknowledged
