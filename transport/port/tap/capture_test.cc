@@ -69,6 +69,20 @@ uint64_t PacketsIn(const std::vector<std::byte>& bytes) {
   return static_cast<uint64_t>(std::count(types.begin(), types.end(), kEnhancedPacketBlock));
 }
 
+// Sum of the packets' drop counts (option 4): what readers learn of packets left out.
+uint64_t DropsIn(const std::vector<std::byte>& bytes) {
+  uint64_t drops = 0;
+  for (size_t at = 0; at < bytes.size(); at += Word(bytes, at + 4)) {
+    if (Word(bytes, at) != kEnhancedPacketBlock) continue;
+    size_t option = at + 28 + (Word(bytes, at + 20) + 3) / 4 * 4;
+    while (uint32_t head = Word(bytes, option)) {
+      if ((head & 0xffff) == 4) drops += Word(bytes, option + 4);
+      option += 4 + ((head >> 16) + 3) / 4 * 4;
+    }
+  }
+  return drops;
+}
+
 bool Contains(const std::vector<std::byte>& bytes, std::string_view text) {
   return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()).find(text) !=
          std::string_view::npos;
@@ -200,8 +214,11 @@ TEST_F(CaptureTest, ASlowReaderCostsPacketsThatAreCounted) {
     tap.Send(Instant{}, Out());
   }
   sink_.room = ~0ull;
+  tap.OnTimeout(tap.PollTimeout());
+  tap.Send(Instant{}, Out());
   capture.Finish();
   EXPECT_EQ(PacketsIn(sink_.bytes), capture.packets());
+  EXPECT_EQ(DropsIn(sink_.bytes), capture.missed_packets());
 }
 
 TEST_F(CaptureTest, TheSizeLimitIsKept) {
@@ -241,6 +258,23 @@ TEST_F(CaptureTest, HeadersMatchAKnownPacket) {
                                 0x26, 0xcb, 10,   0,    0, 1,  10,   0,   0,    2,
                                 0x12, 0xb7, 0x12, 0xb7, 0, 12, 0xc2, 0x5f};
   for (int i = 0; i < 28; ++i) EXPECT_EQ(std::to_integer<int>(out[i]), expected[i]) << i;
+}
+
+TEST_F(CaptureTest, UdpChecksumsOfAnyLengthAddUp) {
+  std::vector<std::byte> bytes(kIpUdpBytesMax + 300);
+  for (uint32_t length = 0; length < 300; ++length) {
+    for (uint32_t i = 0; i < length; ++i) {
+      bytes[28 + i] = static_cast<std::byte>(0xff - (i * length) % 7);
+    }
+    WriteIpUdpHeaders(address_, 0xffff, bytes.data() + 28, length, bytes.data());
+    // Pseudo header and datagram, word by word, sum up to all ones.
+    uint32_t sum = 17 + length + 8;
+    for (uint32_t i = 12; i < 28 + length; ++i) {
+      sum += std::to_integer<uint32_t>(bytes[i]) << (i % 2 == 0 ? 8 : 0);
+    }
+    while (sum >> 16 != 0) sum = (sum & 0xffff) + (sum >> 16);
+    EXPECT_EQ(sum, 0xffffu) << length;
+  }
 }
 
 class FdSinkTest : public testing::Test {

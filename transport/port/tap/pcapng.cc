@@ -32,15 +32,28 @@ void Store16(uint16_t value, std::byte* out) {
   out[1] = static_cast<std::byte>(value);
 }
 
-// One's complement sum of 16-bit words, big-endian, a last odd byte counting as a high one.
-uint64_t Sum(const std::byte* bytes, uint32_t length) {
+// One's complement sum of big-endian 16-bit words, a last odd byte counting as a high one; folded
+// to 16 bits. The sum does not care for byte order or word size as long as carries come round
+// again, so whole words are added as they lie in memory (RFC 1071).
+uint16_t Sum(const std::byte* bytes, uint32_t length) {
   uint64_t sum = 0;
-  uint32_t i = 0;
-  for (; i + 2 <= length; i += 2) {
-    sum += std::to_integer<uint32_t>(bytes[i]) << 8 | std::to_integer<uint32_t>(bytes[i + 1]);
+  uint64_t carries = 0;
+  for (; length >= 8; bytes += 8, length -= 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes, 8);
+    sum += word;
+    carries += sum < word;
   }
-  if (i < length) sum += std::to_integer<uint32_t>(bytes[i]) << 8;
-  return sum;
+  uint64_t rest = 0;
+  if (length != 0) std::memcpy(&rest, bytes, length);
+  sum += rest;
+  carries += sum < rest;
+  uint64_t folded = (sum >> 32) + (sum & 0xffff'ffff) + carries;
+  while (folded >> 16 != 0) folded = (folded & 0xffff) + (folded >> 16);
+  const auto native = static_cast<uint16_t>(folded);
+  return std::endian::native == std::endian::little
+             ? static_cast<uint16_t>(native << 8 | native >> 8)
+             : native;
 }
 
 uint16_t Fold(uint64_t sum) {
@@ -103,22 +116,25 @@ uint32_t WriteIpUdpHeaders(const wire::PacketAddress& address, uint16_t ip_id,
 
 PcapngBuffer::PcapngBuffer(uint32_t capacity_bytes)
     : capacity_(std::max(capacity_bytes, 2 * kPacketBlockBytesMax)) {
-  bytes_.reserve(capacity_);
+  bytes_.resize(capacity_);
 }
 
-void PcapngBuffer::Put32(uint32_t value) {
-  const size_t at = bytes_.size();
-  bytes_.resize(at + 4);
-  std::memcpy(bytes_.data() + at, &value, 4);
+// Room for `length` more bytes, not cleared.
+std::byte* PcapngBuffer::Grow(size_t length) {
+  if (size_ + length > bytes_.size()) bytes_.resize(size_ + length);
+  size_ += length;
+  return bytes_.data() + size_ - length;
 }
+
+void PcapngBuffer::Put32(uint32_t value) { std::memcpy(Grow(4), &value, 4); }
 
 void PcapngBuffer::PutOption(uint16_t code, const void* value, uint32_t length) {
-  const size_t at = bytes_.size();
   const auto short_length = static_cast<uint16_t>(length);
-  bytes_.resize(at + 4 + Padded(length));
-  std::memcpy(bytes_.data() + at, &code, 2);
-  std::memcpy(bytes_.data() + at + 2, &short_length, 2);
-  if (length != 0) std::memcpy(bytes_.data() + at + 4, value, length);
+  std::byte* out = Grow(4 + Padded(length));
+  std::memcpy(out, &code, 2);
+  std::memcpy(out + 2, &short_length, 2);
+  std::memset(out + 4, 0, Padded(length));
+  if (length != 0) std::memcpy(out + 4, value, length);
 }
 
 void PcapngBuffer::PutOption(uint16_t code, std::string_view value) {
@@ -126,13 +142,13 @@ void PcapngBuffer::PutOption(uint16_t code, std::string_view value) {
 }
 
 void PcapngBuffer::BeginBlock(uint32_t type) {
-  block_ = bytes_.size();
+  block_ = size_;
   Put32(type);
   Put32(0);  // length, known at its end
 }
 
 uint32_t PcapngBuffer::EndBlock() {
-  const auto length = static_cast<uint32_t>(bytes_.size() - block_ + 4);
+  const auto length = static_cast<uint32_t>(size_ - block_ + 4);
   Put32(length);
   std::memcpy(bytes_.data() + block_ + 4, &length, 4);
   return length;
@@ -166,11 +182,11 @@ void PcapngBuffer::AddInterface(std::string_view name, std::string_view descript
 }
 
 std::byte* PcapngBuffer::PacketRoom(const wire::PacketAddress& address, uint32_t length) {
-  const size_t at = bytes_.size() + kPacketHeaderBytes + IpUdpHeaderBytes(address);
-  // Grows within the reserved capacity, so pointers stay; AddPacket sets the size for good.
-  block_ = bytes_.size();
-  bytes_.resize(at + Padded(length));
-  return bytes_.data() + at;
+  block_ = size_;
+  std::byte* payload = Grow(kPacketHeaderBytes + IpUdpHeaderBytes(address) + Padded(length)) +
+                       kPacketHeaderBytes + IpUdpHeaderBytes(address);
+  std::memset(payload + length, 0, Padded(length) - length);
+  return payload;
 }
 
 uint32_t PcapngBuffer::AddPacket(const PacketRecord& record, uint32_t length) {
@@ -196,15 +212,15 @@ uint32_t PcapngBuffer::AddPacket(const PacketRecord& record, uint32_t length) {
 
 void PcapngBuffer::Take(uint32_t count) {
   taken_ += count;
-  if (taken_ == bytes_.size()) {
-    bytes_.clear();
-    taken_ = 0;
+  if (taken_ == size_) {
+    size_ = taken_ = 0;
     return;
   }
   // What is left moves to the front only for want of room: a slow reader is no reason to copy.
   if (HasRoom()) return;
   const uint32_t whole = taken_ - TornBytes();
-  bytes_.erase(bytes_.begin(), bytes_.begin() + whole);
+  std::memmove(bytes_.data(), bytes_.data() + whole, size_ - whole);
+  size_ -= whole;
   taken_ -= whole;
 }
 

@@ -52,15 +52,16 @@ class PcapngBuffer {
   std::byte* PacketRoom(const wire::PacketAddress& address, uint32_t length);
   uint32_t AddPacket(const PacketRecord& record, uint32_t length);
 
-  bool HasRoom() const { return bytes_.size() + kPacketBlockBytesMax <= capacity_; }
+  bool HasRoom() const { return size_ + kPacketBlockBytesMax <= capacity_; }
   const std::byte* data() const { return bytes_.data() + taken_; }
-  uint32_t size() const { return static_cast<uint32_t>(bytes_.size()) - taken_; }
+  uint32_t size() const { return static_cast<uint32_t>(size_) - taken_; }
   // The first `count` bytes of data() have been written.
   void Take(uint32_t count);
   // Bytes of a block begun but not taken to its end: what a file that can't grow has too much.
   uint32_t TornBytes() const;
 
  private:
+  std::byte* Grow(size_t length);
   void Put32(uint32_t value);
   void PutOption(uint16_t code, std::string_view value);
   void PutOption(uint16_t code, const void* value, uint32_t length);
@@ -68,7 +69,8 @@ class PcapngBuffer {
   uint32_t EndBlock();
 
   size_t capacity_;
-  std::vector<std::byte> bytes_;  // begins with a block
+  std::vector<std::byte> bytes_;  // the first size_ count; they begin with a block
+  size_t size_ = 0;
   uint32_t taken_ = 0;
   size_t block_ = 0;  // where the open block begins
 };
