@@ -40,8 +40,21 @@ class CheckCaptureTest(unittest.TestCase):
     def packets(self):
         return list(check_capture.packets_of(self.data))
 
+    def file_of(self, name, wanted, change=lambda body: body):
+        """Writes a file with the packets whose numbers are wanted."""
+        blocks, number = [], 0
+        for order, kind, body in check_capture.blocks_of(self.data):
+            number += kind == 6
+            if kind != 6 or wanted(number):
+                body = change(body) if kind == 6 else body
+                length = struct.pack(order + "I", len(body) + 12)
+                blocks.append(struct.pack(order + "I", kind) + length + body + length)
+        path = os.path.join(self.folder.name, name)
+        pathlib.Path(path).write_bytes(b"".join(blocks))
+        return path
+
     def check_changed(self, packet, change):
-        """Errors of the file with the packet's bytes changed, UDP checksum put right again."""
+        """Errors of the packet with its bytes changed and the UDP checksum put right again."""
         frame = bytearray(packet.data)
         header = 20 if frame[0] >> 4 == 4 else 40
         change(frame, header)
@@ -50,10 +63,8 @@ class CheckCaptureTest(unittest.TestCase):
         pseudo = frame[12:20] if header == 20 else frame[8:40]
         total = check_capture.ones_sum(bytes(pseudo) + struct.pack(">HH", 17, len(udp)) + bytes(udp))
         frame[header + 6:header + 8] = struct.pack(">H", (~total & 0xFFFF) or 0xFFFF)
-        at = self.data.index(packet.data)
-        path = os.path.join(self.folder.name, "changed.pcapng")
-        pathlib.Path(path).write_bytes(self.data[:at] + bytes(frame)
-                                       + self.data[at + len(frame):])
+        path = self.file_of("changed.pcapng", lambda number: number == packet.number,
+                            lambda body: body.replace(packet.data, bytes(frame)))
         return check_capture.check_file(path).errors
 
     def test_everything_written_is_right(self):
@@ -110,14 +121,7 @@ class CheckCaptureTest(unittest.TestCase):
     def test_the_checker_finds_a_psn_left_out(self):
         victim = next(p for p in check_capture.check_file(self.path).packets
                       if p["direction"] == "out" and p["name"] == "RC WRITE_MIDDLE")
-        blocks, number = [self.data[:0]], 0
-        for order, kind, body in check_capture.blocks_of(self.data):
-            number += kind == 6
-            if kind != 6 or number != victim["number"]:
-                length = struct.pack(order + "I", len(body) + 12)
-                blocks.append(struct.pack(order + "I", kind) + length + body + length)
-        path = os.path.join(self.folder.name, "gap.pcapng")
-        pathlib.Path(path).write_bytes(b"".join(blocks))
+        path = self.file_of("gap.pcapng", lambda number: number != victim["number"])
         errors = check_capture.check_file(path).errors
         self.assertEqual(len(errors), 1)
         self.assertIn("1 PSNs left out", errors[0])
