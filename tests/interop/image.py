@@ -1,11 +1,12 @@
 """Makes the guest's kernel and initramfs out of Debian packages: no root, no loop mount, no chroot.
 
 Packages are resolved and fetched (checked, as always) by apt and unpacked without their maintainer
-scripts; the whole system is one uncompressed initramfs, so that guests share nothing they can write.
-The result stays in a cache, named after the recipe: later runs need neither apt nor network.
+scripts; the whole system is one uncompressed initramfs, so that guests share nothing they can
+write. The result stays in a cache, named after the recipe: later runs need neither apt nor network.
 """
 
 import fcntl
+import functools
 import hashlib
 import os
 import pathlib
@@ -57,7 +58,9 @@ def cache_root():
     return pathlib.Path(base) / "verbena" / "interop"
 
 
+@functools.cache
 def recipe_key():
+    """Once per process, so that an edit during a run makes no second image."""
     digest = hashlib.sha256()
     for path in (pathlib.Path(__file__), AGENT, INIT):
         digest.update(path.read_bytes())
@@ -143,7 +146,7 @@ def _fetch(archives):
 
 
 def _unpack(deb, into, *members):
-    """A package's files, without its scripts. Links of the merged /usr are followed, not replaced."""
+    """A package's files, without its scripts. Links of the merged /usr are kept, and followed."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", deb], stdout=subprocess.PIPE) as source:
         done = subprocess.run(["tar", "-x", "-C", into, "--keep-directory-symlink",
                                "--no-same-owner", "--wildcards", *members],

@@ -7,14 +7,18 @@ is made inside a user namespace, where the kernel allows that.
 
 import os
 import shutil
+import signal
 import subprocess
 
 from image import Unavailable
+from jobs import Failure, poll_until
 
 BRIDGE = "vb0"
 MTU_1024, MTU_4096 = 1500, 4200  # interface MTUs that give path MTU 1024 and 4096
 HOST_INDEX = 1
-SET_UP_LIMIT_S = 10
+# Generous: a machine that builds at the same time is slow.
+SET_UP_LIMIT_S = 60
+END_LIMIT_S = 5
 
 
 def ipv4(index):
@@ -100,7 +104,30 @@ class Network:
         for name in [*self.taps.values(), BRIDGE]:
             self.ip("link", "set", name, "mtu", str(mtu))
 
+    def processes(self):
+        """Who lives in this namespace, the holder apart: things that we started, all of them."""
+        def namespace(pid):
+            try:
+                return os.stat(f"/proc/{pid}/ns/net").st_ino
+            except OSError:
+                return None
+        ours = namespace(self._holder.pid)
+        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and ours is not None and
+                int(pid) != self._holder.pid and namespace(pid) == ours]
+
     def close(self):
+        # A daemon that was started by a test and left behind would keep the namespace.
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            for pid in self.processes():
+                try:
+                    os.kill(pid, signum)
+                except ProcessLookupError:
+                    pass
+            try:
+                poll_until(lambda: not self.processes(), END_LIMIT_S, "the namespace is empty")
+                break
+            except Failure:
+                continue
         self._holder.stdin.close()
         try:
             self._holder.wait(SET_UP_LIMIT_S)

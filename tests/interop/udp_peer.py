@@ -2,9 +2,9 @@
 
     udp_peer.py --local IP --remote IP --oob IP [--port P] [--count N] [--size BYTES] [--break icrc]
 
-Plays the client of `ibv_ud_pingpong` (which tells its QPN and GID over TCP to --oob), sends it --count
-valid datagrams, receives its answers and checks their headers and ICRCs. With --break icrc one bit
-of every ICRC is wrong, and no answer may come. Prints "N sent, N received".
+Plays the client of `ibv_ud_pingpong` (which tells its QPN and GID over TCP to --oob), sends it
+--count valid datagrams, receives its answers and checks their headers and ICRCs. With --break icrc
+one bit of every ICRC is wrong, and no answer may come. Prints "N sent, N received".
 
 The ICRC here is computed independently of Verbena's: zlib's CRC over the masked headers.
 """
