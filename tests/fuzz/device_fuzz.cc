@@ -68,6 +68,7 @@ class Stage {
     private_mr_ = bob_.MustRegMr(private_.data(), private_.size(), access::kLocalWrite);
     source_mr_ = alice_.MustRegMr(source_.data(), source_.size(), kRemote);
     private_.fill(0x50);
+    private_model_ = private_;
     source_.fill(0x51);
     guarded_.fill(0x52);
     // The window lies amid memory that was not opened.
@@ -99,7 +100,7 @@ class Stage {
     mallory_ = &world_.AddClient(0);
     words_.clear();
     qps_.clear();
-    TestMr mr = mallory_->MustRegMr(arena_.data(), arena_.size(), kRemote);
+    const TestMr mr = arena_mr_ = mallory_->MustRegMr(arena_.data(), arena_.size(), kRemote);
     TestCq cq = mallory_->MustCreateCq(16);
     for (Service service : {Service::kRc, Service::kUc, Service::kUd, Service::kRc}) {
       qps_.push_back(mallory_->MustCreateQp(service, cq));
@@ -178,6 +179,19 @@ class Stage {
       default:
         return reinterpret_cast<uint64_t>(arena_.data()) + 8u * offset;
     }
+  }
+
+  // Memory by its address and the keys that belong to it: hers, what was opened to her, and what is
+  // none of hers.
+  struct Known {
+    const uint8_t* bytes;
+    TestMr mr;
+  };
+  Known Aim(Input& input) {
+    const Known all[] = {{arena_.data(), arena_mr_},   {guarded_.data() + 256, window_mr_},
+                         {vault_.data(), vault_mr_},   {private_.data(), private_mr_},
+                         {source_.data(), source_mr_}, {mailbox_.data(), mailbox_mr_}};
+    return all[input.Take<uint8_t>() % std::size(all)];
   }
 
   void Learn(const std::vector<uint8_t>& reply) {
@@ -364,19 +378,32 @@ class Stage {
                   static_cast<uint64_t>(producer & (place.entries - 1)) * place.stride_bytes;
     std::array<shm::Sge, 3> sges;
     for (shm::Sge& sge : sges) {
-      sge = {Address(input), input.Take<uint8_t>() * 4u, Word(input)};
+      auto aim = input.Take<uint8_t>();
+      sge = SgeOf(arena_.data(), aim, arena_mr_.lkey);
+      if (aim % 4 == 1) sge = {Address(input), aim, Word(input)};
+      if (aim % 4 == 2) {
+        const Known known = Aim(input);
+        sge = SgeOf(known.bytes, 16, known.mr.lkey);
+      }
       if (style % 8 == 7) sge.length = input.Take<uint32_t>();
     }
     uint32_t head_bytes;
     if (is_send) {
       shm::SendWqe wqe{};
       wqe.wr_id = producer;
-      wqe.opcode = input.Take<uint8_t>() % 17;
+      wqe.opcode = input.Take<uint8_t>() % (style >= 0xc0 ? 17 : 8);
       wqe.flags = input.Take<uint8_t>();
+      if (style / 32 % 4 != 0) wqe.flags &= ~shm::kSendInline;
       wqe.num_sge = input.Take<uint8_t>() % 4;
       wqe.imm_or_rkey = Word(input);
-      wqe.remote_addr = Address(input);
-      wqe.rkey = Word(input);
+      if (style / 4 % 4 == 0) {
+        wqe.remote_addr = Address(input);
+        wqe.rkey = Word(input);
+      } else {
+        const Known known = Aim(input);
+        wqe.remote_addr = reinterpret_cast<uint64_t>(known.bytes) + 16;
+        wqe.rkey = known.mr.rkey;
+      }
       wqe.inline_bytes = input.Take<uint8_t>();
       wqe.ah = Word(input);
       wqe.remote_qpn = Word(input);
@@ -486,11 +513,9 @@ class Stage {
   void ExpectMemoryUntouched() {
     VERBENA_CHECK(vault_ == vault_model_);
     VERBENA_CHECK(private_ == private_model_);
-    auto is_guard = [](uint8_t byte) { return byte == 0x52; };
-    VERBENA_CHECK(std::all_of(guarded_.begin(), guarded_.begin() + 256, is_guard));
-    VERBENA_CHECK(std::all_of(guarded_.end() - 256, guarded_.end(), is_guard));
-    auto is_source = [](uint8_t byte) { return byte == 0x51; };
-    VERBENA_CHECK(std::all_of(source_.begin() + 16, source_.end(), is_source));
+    VERBENA_CHECK(std::count(guarded_.begin(), guarded_.begin() + 256, 0x52) == 256);
+    VERBENA_CHECK(std::count(guarded_.end() - 256, guarded_.end(), 0x52) == 256);
+    VERBENA_CHECK(std::count(source_.begin() + 16, source_.end(), 0x51) == 48);
   }
 
   // --- the script -------------------------------------------------------------------------------
@@ -538,22 +563,18 @@ class Stage {
   // Memory first: the world's end still moves some.
   alignas(64) std::array<uint8_t, 256> vault_{}, vault_model_{};
   alignas(64) std::array<uint8_t, 256> private_{};
-  std::array<uint8_t, 256> private_model_ = [] {
-    std::array<uint8_t, 256> model;
-    model.fill(0x50);
-    return model;
-  }();
+  std::array<uint8_t, 256> private_model_;
   alignas(64) std::array<uint8_t, 64> source_{};
   alignas(64) std::array<uint8_t, 768> guarded_{};
   alignas(64) std::array<uint8_t, 256> mailbox_{};
-  std::vector<uint8_t> arena_ = std::vector<uint8_t>(2'304);
+  std::vector<uint8_t> arena_ = std::vector<uint8_t>(2'304, 0xee);
 
   TestWorld world_;
   TestClient& alice_;
   TestClient& bob_;
   TestCq alice_cq_, bob_cq_;
   TestQp alice_qp_, bob_qp_;
-  TestMr vault_mr_, private_mr_, source_mr_, window_mr_, mailbox_mr_;
+  TestMr vault_mr_, private_mr_, source_mr_, window_mr_, mailbox_mr_, arena_mr_;
   shm::Handle open_pd_ = bob_.AllocPd();
   TestCq open_cq_;
   TestQp open_qp_, open_ud_;
