@@ -1,21 +1,17 @@
 // Interfaces and their changes, in a network namespace of the test's own where that is allowed.
 #include "transport/port/udp/interfaces.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <net/if.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
-#include <functional>
 
+#include "transport/port/udp/network_namespace.h"
 #include "transport/port/udp/open_udp_port.h"
 #include "transport/port/udp/udp_port_test_util.h"
 
@@ -50,23 +46,6 @@ TEST(InterfacesTest, PathMtuLeavesRoomForTheLongestHeaders) {
 
 // --- In a namespace of its own, a process of its own ---------------------------------------------
 
-constexpr int kNotAllowed = 77;
-
-// Runs `body`, which returns 0 if all is well, where it may change the loopback interface.
-int RunInNamespace(const std::function<int()>& body) {
-  const pid_t child = fork();
-  if (child == 0) {
-    // Root needs no user namespace, others may be allowed one.
-    if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
-      _exit(kNotAllowed);
-    }
-    _exit(body());
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 bool SetUp(bool up) {
   const int fd = socket(AF_INET, SOCK_DGRAM, 0);
   ifreq request{};
@@ -88,12 +67,6 @@ bool SetMtu(int mtu) {
   close(fd);
   return done;
 }
-
-#define REQUIRE(condition)                                          \
-  if (!(condition)) {                                               \
-    fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-    return 1;                                                       \
-  }
 
 bool Saw(const std::vector<InterfaceChange>& changes, Kind kind) {
   return std::any_of(changes.begin(), changes.end(), [&](const InterfaceChange& change) {

@@ -123,8 +123,9 @@ SendBatch* SendCollector::BatchFor(uint16_t endpoint, const Endpoint& from,
                                    bool one_by_one) {
   for (size_t i = open_.size(); i-- > 0;) {
     SendBatch* batch = open_[i];
-    if (batch->endpoint != endpoint || batch->address.destination != address.destination ||
-        batch->address.destination_port != address.destination_port) {
+    if (batch->endpoint != endpoint ||
+        batch->address.destination_port != address.destination_port ||
+        !SameGid(batch->address.destination, address.destination)) {
       continue;
     }
     const bool fits = batch->address.traffic_class == address.traffic_class &&

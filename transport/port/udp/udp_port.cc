@@ -42,7 +42,7 @@ bool UdpPort::OpenSockets(UdpPortError* error) {
   }
   for (const UdpAddress& address : config_.addresses) {
     Endpoint endpoint;
-    if (!OpenEndpoint(address, config_.port, &endpoint, error)) return false;
+    if (!OpenEndpoint(address, config_, &endpoint, error)) return false;
     endpoints_.push_back(endpoint);
     blocked_.push_back(false);
     if (int failed = OnSocketOpened(endpoints_.size() - 1); failed != 0) {
@@ -79,7 +79,7 @@ int UdpPort::JoinGroup(const Gid& group) {
   }
   if (via == nullptr) return EADDRNOTAVAIL;
   Endpoint opened;
-  if (int error = OpenGroupEndpoint(*via, group, config_.port, &opened); error != 0) return error;
+  if (int error = OpenGroupEndpoint(*via, group, config_, &opened); error != 0) return error;
   auto place = std::find_if(endpoints_.begin(), endpoints_.end(),
                             [](const Endpoint& endpoint) { return endpoint.fd < 0; });
   const size_t index = static_cast<size_t>(place - endpoints_.begin());
@@ -110,7 +110,7 @@ void UdpPort::LeaveGroup(const Gid& group) {
 bool UdpPort::Send(Instant now, const OutPacket& packet) {
   size_t from = 0;
   while (from < endpoints_.size() &&
-         (endpoints_[from].fd < 0 || endpoints_[from].bound != packet.address.source)) {
+         (endpoints_[from].fd < 0 || !SameGid(endpoints_[from].bound, packet.address.source))) {
     ++from;
   }
   if (from == endpoints_.size() || packet.length + wire::kIcrcBytes > wire::kPacketBytesMax ||

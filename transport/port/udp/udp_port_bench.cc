@@ -126,7 +126,7 @@ class SocketEnd final : public End {
   SocketEnd(bool batches, const Gid& own, const Gid& peer, uint32_t packet_bytes)
       : batches_(batches), packet_bytes_(packet_bytes), buffer_(1 << 16), incoming_(1 << 16) {
     UdpPortError error;
-    if (!OpenEndpoint({own}, kPort, &endpoint_, &error)) Die(error.text);
+    if (!OpenEndpoint({own}, {.addresses = {}, .port = kPort}, &endpoint_, &error)) Die(error.text);
     const int gro = batches ? 1 : 0;
     setsockopt(endpoint_.fd, SOL_UDP, UDP_GRO, &gro, sizeof gro);
     to_ = MakeSocketAddress(peer, kPort, endpoint_.address.interface_index);

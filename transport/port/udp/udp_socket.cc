@@ -13,21 +13,18 @@
 namespace verbena::transport {
 namespace {
 
-// What we ask for; the kernel gives what net.core.[rw]mem_max allows. A full window of several
-// peers should fit: a packet that finds no room is a retransmission.
-constexpr int kSocketBufferBytes = 16 << 20;
-
 bool Set(int fd, int level, int option, int value) {
   return setsockopt(fd, level, option, &value, sizeof value) == 0;
 }
 
-uint32_t SetBuffers(int fd) {
+uint32_t SetBuffers(int fd, uint32_t wanted_bytes) {
+  const auto wanted = static_cast<int>(wanted_bytes);
   // FORCE passes the limit, for those who may (CAP_NET_ADMIN).
-  if (!Set(fd, SOL_SOCKET, SO_RCVBUFFORCE, kSocketBufferBytes)) {
-    Set(fd, SOL_SOCKET, SO_RCVBUF, kSocketBufferBytes);
+  if (!Set(fd, SOL_SOCKET, SO_RCVBUFFORCE, wanted)) {
+    Set(fd, SOL_SOCKET, SO_RCVBUF, wanted);
   }
-  if (!Set(fd, SOL_SOCKET, SO_SNDBUFFORCE, kSocketBufferBytes)) {
-    Set(fd, SOL_SOCKET, SO_SNDBUF, kSocketBufferBytes);
+  if (!Set(fd, SOL_SOCKET, SO_SNDBUFFORCE, wanted)) {
+    Set(fd, SOL_SOCKET, SO_SNDBUF, wanted);
   }
   int bytes = 0;
   socklen_t length = sizeof bytes;
@@ -206,7 +203,9 @@ bool IsGroup(const Gid& gid) {
   return gid.IsMulticast() || (gid.IsIpv4Mapped() && (gid.raw[12] & 0xf0) == 0xe0);
 }
 
-bool OpenEndpoint(const UdpAddress& address, uint16_t port, Endpoint* out, UdpPortError* error) {
+bool OpenEndpoint(const UdpAddress& address, const UdpPortConfig& config, Endpoint* out,
+                  UdpPortError* error) {
+  const uint16_t port = config.port;
   *out = {.address = address, .bound = address.gid, .ipv4 = address.gid.IsIpv4Mapped()};
   if (address.gid.IsZero() || IsGroup(address.gid)) return Fail(EINVAL, address, port, out, error);
   if (out->address.interface_index == 0) {
@@ -216,21 +215,22 @@ bool OpenEndpoint(const UdpAddress& address, uint16_t port, Endpoint* out, UdpPo
   }
   out->fd = NewSocket(out->ipv4);
   if (out->fd < 0 || !SetCommon(out->fd, out->ipv4)) return Fail(errno, address, port, out, error);
-  out->receive_buffer_bytes = SetBuffers(out->fd);
+  out->receive_buffer_bytes = SetBuffers(out->fd, config.socket_buffer_bytes);
   const SocketAddress name = MakeSocketAddress(address.gid, port, out->address.interface_index);
   if (bind(out->fd, name.get(), name.length) != 0) return Fail(errno, address, port, out, error);
   SetMulticastInterface(*out);
   return true;
 }
 
-int OpenGroupEndpoint(const Endpoint& via, const Gid& group, uint16_t port, Endpoint* out) {
+int OpenGroupEndpoint(const Endpoint& via, const Gid& group, const UdpPortConfig& config,
+                      Endpoint* out) {
   *out = {.address = via.address, .bound = group, .ipv4 = via.ipv4};
   if (!IsGroup(group) || group.IsIpv4Mapped() != via.ipv4) return EINVAL;
   out->fd = NewSocket(via.ipv4);
   if (out->fd < 0) return errno;
   int error = 0;
   // Every NIC of this host that joins has a socket at the group's address, and each gets a copy.
-  const SocketAddress name = MakeSocketAddress(group, port, via.address.interface_index);
+  const SocketAddress name = MakeSocketAddress(group, config.port, via.address.interface_index);
   if (!SetCommon(out->fd, via.ipv4) || !Set(out->fd, SOL_SOCKET, SO_REUSEADDR, 1) ||
       bind(out->fd, name.get(), name.length) != 0) {
     error = errno;
@@ -242,7 +242,7 @@ int OpenGroupEndpoint(const Endpoint& via, const Gid& group, uint16_t port, Endp
     out->fd = -1;
     return error;
   }
-  out->receive_buffer_bytes = SetBuffers(out->fd);
+  out->receive_buffer_bytes = SetBuffers(out->fd, config.socket_buffer_bytes);
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,15 @@ struct UdpAddress {
   uint32_t interface_index = 0;
 };
 
+// A full window of several peers should fit: a packet that finds no room is a retransmission.
+inline constexpr uint32_t kSocketBufferBytes = 16 << 20;
+
 struct UdpPortConfig {
   std::vector<UdpAddress> addresses;  // of one NIC: an IPv4, a link-local and a global IPv6 address
   uint16_t port = wire::kRoceUdpPort;
+  // Asked for each socket, to receive and to send; the kernel gives what net.core.[rw]mem_max
+  // allows, or all of it to those with CAP_NET_ADMIN.
+  uint32_t socket_buffer_bytes = kSocketBufferBytes;
 };
 
 enum class UdpPortErrorKind : uint8_t {
@@ -63,6 +70,13 @@ SocketAddress MakeSocketAddress(const Gid& gid, uint16_t port, uint32_t interfac
 // False: neither IPv4 nor IPv6.
 bool ReadSocketAddress(const sockaddr* address, Gid* gid, uint16_t* port);
 
+// Equality without a call of memcmp: for each packet.
+inline bool SameGid(const Gid& a, const Gid& b) {
+  uint64_t x[2], y[2];
+  memcpy(x, a.raw.data(), sizeof x);
+  memcpy(y, b.raw.data(), sizeof y);
+  return ((x[0] ^ y[0]) | (x[1] ^ y[1])) == 0;
+}
 bool IsLinkLocal(const Gid& gid);  // fe80::/10
 bool IsGroup(const Gid& gid);      // ff00::/8, or 224.0.0.0/4 in its mapped form
 
@@ -79,8 +93,10 @@ struct Endpoint {
 };
 
 // The socket of one address: non-blocking, unfragmented both ways, batching if the kernel can.
-bool OpenEndpoint(const UdpAddress& address, uint16_t port, Endpoint* out, UdpPortError* error);
+bool OpenEndpoint(const UdpAddress& address, const UdpPortConfig& config, Endpoint* out,
+                  UdpPortError* error);
 // A socket that receives what is sent to `group` on the interface of `via`. 0 or errno.
-int OpenGroupEndpoint(const Endpoint& via, const Gid& group, uint16_t port, Endpoint* out);
+int OpenGroupEndpoint(const Endpoint& via, const Gid& group, const UdpPortConfig& config,
+                      Endpoint* out);
 
 }  // namespace verbena::transport

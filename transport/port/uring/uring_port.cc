@@ -30,7 +30,7 @@ constexpr unsigned kReapMax = 32;
 constexpr int kVainMax = 16;
 // Receives that end in errors, one after the other, before the port lets its caller sleep over it.
 constexpr uint32_t kFailuresMax = 16;
-constexpr int kInterruptsMax = 16;
+constexpr int kSubmitTriesMax = 16;
 
 // user_data: kind; which socket of those that had the endpoint's place; which receive of that
 // socket; endpoint or batch. Both numbers wrap: nothing is under way for that long.
@@ -286,27 +286,29 @@ void UringPort::WaitForRoom(size_t endpoint) {
 
 void UringPort::OnBatchesReady() {
   while (SendBatch* batch = TakeReady()) {
-    const uint32_t endpoint = batch->endpoint;
-    if (!batch->one_by_one) {
-      if (Prepare(batch)) continue;
-      collector().PutBack(batch);  // EAGAIN, EBUSY: the queue did not empty
-      return;
+    // What comes later to a socket is not submitted before it is known that the earlier was sent:
+    // it might find the room that the earlier did not.
+    const bool full =
+        sends_under_way_ >= kSendsPerSubmission || io_uring_sq_space_left(&ring_->ring) == 0;
+    if (full || (batch->one_by_one && sends_under_way_ > 0)) {
+      collector().PutBack(batch);
+      Submit();
+      if (sends_under_way_ > 0 || unsubmitted_ > 0) return;  // EAGAIN, EBUSY
+      continue;
     }
-    Submit();  // what stands before it
+    if (!batch->one_by_one) {
+      Prepare(batch);
+      continue;
+    }
+    const uint32_t endpoint = batch->endpoint;
     const Progress progress = Transmit(batch);
     if (progress == Progress::kBlocked) WaitForRoom(endpoint);
     if (progress == Progress::kLater) return;
   }
 }
 
-bool UringPort::Prepare(SendBatch* batch) {
-  if (sends_prepared_ >= kSendsPerSubmission) Submit();
+void UringPort::Prepare(SendBatch* batch) {
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_->ring);
-  if (sqe == nullptr) {
-    Submit();
-    sqe = io_uring_get_sqe(&ring_->ring);
-    if (sqe == nullptr) return false;
-  }
   batch->PrepareWhole();
   // With DONTWAIT it completes while it is submitted, in whichever thread that is. A chain, so that
   // no batch overtakes one that found no room.
@@ -319,31 +321,34 @@ bool UringPort::Prepare(SendBatch* batch) {
   ring_->last_send = sqe;
   ring_->last_send_endpoint = batch->endpoint;
   ++unsubmitted_;
-  ++sends_prepared_;
-  return true;
+  ++sends_under_way_;
 }
 
 void UringPort::Submit() {
   if (unsubmitted_ == 0) return;
   ring_->last_send = nullptr;
-  sends_prepared_ = 0;
-  for (int interrupts = 0; interrupts < kInterruptsMax; ++interrupts) {
+  for (int tries = 0; tries < kSubmitTriesMax; ++tries) {
     const int submitted = io_uring_submit(&ring_->ring);
     if (submitted >= 0) {
       unsubmitted_ = io_uring_sq_ready(&ring_->ring);
+      // Sends have completed by now. Taken out here: their order depends on it, and they don't make
+      // poll_fd readable.
+      while (sends_under_way_ > 0 && Reap()) {
+      }
       return;
     }
-    if (submitted != -EINTR) break;
+    // EBUSY: completions that did not fit wait to be taken.
+    if (submitted == -EINTR || (submitted == -EBUSY && Reap())) continue;
+    break;
   }
-  // EAGAIN: the kernel's memory is short; EBUSY: completions wait to be taken. It all stays queued,
-  // and the next call tries again.
+  // EAGAIN: the kernel's memory is short. It all stays queued, and the next call tries again.
   ++uring_counters_.submissions_refused;
 }
 
 void UringPort::Flush(Instant now) {
   if (thread_ != &t_this_thread) TakeOver();
   collector().CloseAll();
-  SendBatch* only = unsubmitted_ == 0 ? TakeReady() : nullptr;
+  SendBatch* only = sends_under_way_ == 0 ? TakeReady() : nullptr;
   if (only != nullptr && !collector().HasReady(blocked())) {
     // A submission of one costs more than the system call that it stands for.
     const uint32_t endpoint = only->endpoint;
@@ -356,9 +361,6 @@ void UringPort::Flush(Instant now) {
     cancelled = uring_counters_.sends_cancelled;
     OnBatchesReady();
     Submit();
-    // Sends have completed by now. Taken out here, so that they don't make poll_fd readable.
-    while (Reap()) {
-    }
     // Each time round, the batch at the head of a chain is done with, or its socket blocked.
   } while (cancelled != uring_counters_.sends_cancelled);
 }
@@ -393,6 +395,7 @@ void UringPort::OnCompletion(uint64_t user_data, int result, uint32_t flags) {
       OnReceived(index, user_data, result, flags);
       break;
     case Request::kSend: {
+      --sends_under_way_;
       SendBatch* batch = collector().at(index);
       const uint32_t endpoint = batch->endpoint;
       if (result == -ECANCELED) {

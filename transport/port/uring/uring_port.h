@@ -63,7 +63,8 @@ class UringPort final : public UdpPort {
   void ArmAll();
   void WaitForRoom(size_t endpoint);
   void Cancel(uint64_t user_data);
-  bool Prepare(SendBatch* batch);
+  // Precondition: the submission queue has room.
+  void Prepare(SendBatch* batch);
   void Submit();
   // Handles completions; those that received wait in arrivals_. False: there was none.
   bool Reap();
@@ -81,7 +82,7 @@ class UringPort final : public UdpPort {
   uint32_t failures_in_a_row_ = 0;
   const void* thread_ = nullptr;  // who armed the receivers
   uint32_t unsubmitted_ = 0;
-  uint32_t sends_prepared_ = 0;
+  uint32_t sends_under_way_ = 0;  // prepared, and not completed
   UringCounters uring_counters_;
 };
 
