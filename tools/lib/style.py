@@ -23,7 +23,8 @@ DETERMINISTIC = ["core/base", "core/shm", "core/ring", "transport/wire", "transp
                  "transport/port/local", "transport/port/sim", "transport",
                  "softnic/device"]
 # Folders below transport/ whose job is the outside world.
-NOT_DETERMINISTIC = ["transport/port/uring", "transport/port/epoll", "transport/port/tap"]
+NOT_DETERMINISTIC = ["transport/port/udp", "transport/port/uring", "transport/port/epoll",
+                     "transport/port/tap"]
 
 # (what, pattern, also in tests)
 BANS = [
