@@ -409,6 +409,7 @@ class Stage {
       wqe.remote_qpn = Word(input);
       wqe.remote_qkey = Word(input);
       wqe.atomic.compare_add = Word(input);
+      wqe.atomic.swap = 0xeeee;
       if (style >= 0xe0) input.TakeBytes(&wqe, sizeof(wqe));
       Poke(*queue, at, &wqe, head_bytes = sizeof(wqe));
     } else {
