@@ -127,6 +127,8 @@ class Device {
   bool PollPorts(Instant now, uint32_t max_packets);
   // Hands to the network what the turn has made. Call after Run. True if QPs have work left.
   bool FlushPorts(Instant now);
+  // Before the caller sleeps: false if a port has something to take in already.
+  bool PreparePortsToSleep();
   // IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE.
   void SetPortState(Instant now, uint32_t nic, bool is_up);
 

@@ -90,6 +90,7 @@ class DeviceCore {
   void AttachPort(uint32_t nic, transport::PacketPort* port);
   bool PollPorts(Instant now, uint32_t max_packets);
   bool FlushPorts(Instant now);
+  bool PreparePortsToSleep();
   void SetPortState(Instant now, uint32_t nic, bool is_up);
   std::vector<NicStatus> ListNicStatuses() const;
   std::string DescribeOwner(uint32_t nic, Qpn qpn) const;

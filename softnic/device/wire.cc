@@ -242,6 +242,14 @@ bool DeviceCore::FlushPorts(Instant now) {
   return !ready_sessions_.IsEmpty();
 }
 
+bool DeviceCore::PreparePortsToSleep() {
+  bool may_sleep = true;
+  for (const auto& nic : nics_) {
+    if (nic->port != nullptr) may_sleep &= nic->port->PrepareToSleep();
+  }
+  return may_sleep;
+}
+
 // --- in ------------------------------------------------------------------------------------------
 
 bool DeviceCore::PollPorts(Instant now, uint32_t max_packets) {
@@ -287,6 +295,7 @@ void DeviceCore::TakePacket(Nic& nic, const transport::InPacket& packet) {
   path.traffic_class = packet.address.traffic_class;
   path.hop_limit = packet.address.hop_limit;
   path.flow_label = packet.address.flow_label;
+  path.ip_id = ip_id;
   pdu.path = &path;
   if (path.dgid.IsMulticast()) return TakeMulticast(nic, pdu);
   DeviceQp* qp = nic.qpns.Find(pdu.dest_qpn);

@@ -100,7 +100,7 @@ class Shard {
   // sleep.cc
   Duration SpinLimit(bool* shares_cpu);
   void Sleep();
-  bool HasNews() const;
+  bool HasNews();
   void UnparkRecent();
   void WaitForEvents(bool may_block);
   Instant NextDeadline() const;

@@ -43,13 +43,11 @@ Duration Shard::SpinLimit(bool* shares_cpu) {
   return policy.Limit();
 }
 
-bool Shard::HasNews() const {
+bool Shard::HasNews() {
   for (const ClientPort* port : active_) {
     if (HasRung(*port)) return true;
   }
-  for (transport::PacketPort* network : networks_) {
-    if (!network->PrepareToSleep()) return true;
-  }
+  if (!networks_.empty() && !device_->PreparePortsToSleep()) return true;
   return !mailbox_.IsEmpty() || attention_.load(std::memory_order_relaxed) || dma_->HasWork();
 }
 

@@ -8,14 +8,14 @@ packages_of() {
     build)
       echo bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
       echo g++ binutils libc6-dev
-      echo libabsl-dev libboost1.81-dev libisal-dev liburing-dev
+      echo libabsl-dev libboost1.81-dev liburing-dev
       echo libibverbs-dev librdmacm-dev libfabric-dev
       ;;
     # Unmodified RDMA programs, for the demo.
     clients) echo ibverbs-utils perftest ;;
     # Everything `tools/test` runs besides.
     test)
-      echo libbenchmark-dev libgmock-dev libgtest-dev libseccomp-dev
+      echo libbenchmark-dev libgmock-dev libgtest-dev libisal-dev libseccomp-dev
       echo ibverbs-providers ibverbs-utils perftest qperf rdmacm-utils python3 python3-pyverbs
       echo binutils clang iproute2 procps strace tshark util-linux
       ;;
