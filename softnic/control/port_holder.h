@@ -1,3 +1,4 @@
+// Who holds a UDP port that a NIC needs, for an error that says what to do.
 #pragma once
 
 #include <string>

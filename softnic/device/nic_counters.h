@@ -1,3 +1,4 @@
+// What a NIC counts about its packets.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // The seam between the NIC and a network: RoCEv2 packets of one NIC, without sockets or clocks.
 //
-// Behind it: sockets with io_uring (transport/port/uring) or epoll (transport/port/epoll), a network
-// in virtual time (transport/port/sim). Taps (transport/port/tap) are ports over another port:
+// Behind it: sockets with io_uring (transport/port/uring) or epoll (transport/port/epoll), or a
+// network in virtual time (transport/port/sim). Taps (transport/port/tap) are ports over another port:
 // capture and faults.
 //
 // Thread: one, the shard's.
