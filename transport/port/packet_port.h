@@ -1,8 +1,8 @@
 // The seam between the NIC and a network: RoCEv2 packets of one NIC, without sockets or clocks.
 //
 // Behind it: sockets with io_uring (transport/port/uring) or epoll (transport/port/epoll), or a
-// network in virtual time (transport/port/sim). Taps (transport/port/tap) are ports over another port:
-// capture and faults.
+// network in virtual time (transport/port/sim). Taps (transport/port/tap) are ports over another
+// port: capture and faults.
 //
 // Thread: one, the shard's.
 #pragma once
