@@ -105,7 +105,8 @@ class Guest:
                  "rdinit=/init",
                  "-serial", f"file:{self.console_path}",
                  "-netdev", f"tap,id=n0,ifname={tap},script=no,downscript=no",
-                 "-device", f"virtio-net-pci,netdev=n0,mq=off,mac={network.mac(self.index)}",
+                 "-device", "virtio-net-pci,netdev=n0,mq=off,rx_queue_size=1024,"
+                 f"mac={network.mac(self.index)}",
                  "-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
                  "-chardev", f"socket,id=c0,path={path}",
                  "-device", f"virtserialport,chardev=c0,name={PORT_NAME}"],

@@ -16,6 +16,8 @@ from jobs import Failure, poll_until
 BRIDGE = "vb0"
 MTU_1024, MTU_4096 = 1500, 4200  # interface MTUs that give path MTU 1024 and 4096
 HOST_INDEX = 1
+# A guest that is not scheduled for a while must not lose packets: the loss tests do that on purpose.
+QUEUE_PACKETS = 10000
 # Generous: a machine that builds at the same time is slow.
 SET_UP_LIMIT_S = 60
 END_LIMIT_S = 5
@@ -95,7 +97,8 @@ class Network:
         name = f"vbt{index}"
         if name not in self.taps.values():
             self.ip("tuntap", "add", "dev", name, "mode", "tap")
-            self.ip("link", "set", name, "mtu", str(self.mtu), "master", BRIDGE, "up")
+            self.ip("link", "set", name, "mtu", str(self.mtu), "txqueuelen", str(QUEUE_PACKETS),
+                    "master", BRIDGE, "up")
             self.taps[index] = name
         return name
 

@@ -108,7 +108,8 @@ def pingpong(name, argv, arrangements=None):
 def perftest(name, argv, arrangements=None):
     tool, *options = argv
     if "-n" not in options:
-        options += ["-n", "5" if "-a" in options else "200"]
+        few = "-a" in options
+        options += ["-n", "5" if few else "50" if tool.endswith("_bw") else "200"]
     options += ["-u", ACK_TIMEOUT_EXP]
     return Row(name, [tool, "-F", "-d", "{device}", "-x", "{gid}", "-p", "{port}", "-m", "{mtu}",
                       *options], check_perftest, arrangements or TWO,
