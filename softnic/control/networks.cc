@@ -37,7 +37,9 @@ uint32_t Ipv4Of(const Gid& gid) {
 std::string Explain(const UdpPortError& error) {
   if (error.kind != UdpPortErrorKind::kPortBusy) return error.text;
   std::string holder = HolderOfUdpPort(error.address.gid, error.port);
-  return error.text + (holder.empty() ? "" : " It is held by " + holder + ".");
+  if (holder.empty()) return error.text;
+  return "UDP port " + std::to_string(error.port) + " of " + TextOf(error.address) +
+         " is held by " + holder + ": end it, or choose another address";
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Unmodified perftest beside what the machine itself costs, alternating in one run.
 
-    perftest_bench.py latency|bandwidth ROUNDS
+    perftest_bench.py latency|bandwidth|wire ROUNDS
 
 Prints one JSON object per figure, for tools/bench.
 """
@@ -78,6 +78,40 @@ def bandwidth(case, env, rounds):
                    "memcpy in one process", statistics.median(copies))
 
 
+def sockets(case):
+    """What bare sockets do on loopback, by payload and way; the ports' own figures are left."""
+    process = case.run([case.program("udp_port_bench"), "--rounds", "3", "--ms", "100"], 60)
+    records = [json.loads(line) for line in process.out.splitlines() if line.startswith("{")]
+    return {(record["figure"].partition(", ")[2], record["reference"]): record["reference_value"]
+            for record in records}
+
+
+def wire(case, env, rounds):
+    """Between two NICs of one daemon, over UDP on loopback."""
+    for mtu in (4096, 1024):
+        measured, bare, single = [], [], []
+        for _ in range(rounds):
+            floor = sockets(case)
+            row = perftest(case, env, "ib_write_bw", "-s", "65536", "-n", "5000", "-m", str(mtu))
+            measured.append(row[3] * MIB_PER_S)
+            bare.append(floor[f"{mtu} B", "bare UDP_SEGMENT/UDP_GRO"])
+            single.append(floor[f"{mtu} B", "a call per packet"])
+        value = statistics.median(measured)
+        figure(f"wire: ib_write_bw, path MTU {mtu}", value, "GB/s",
+               "bare UDP_SEGMENT and UDP_GRO sockets", statistics.median(bare),
+               0.5 if mtu == 4096 else None, ">=")
+        figure(f"wire: ib_write_bw, path MTU {mtu}", value, "GB/s",
+               "a system call for each packet", statistics.median(single),
+               2.0 if mtu == 4096 else None, ">=")
+    trips, floors = [], []
+    for _ in range(rounds):
+        floors.append(sockets(case)["8 B round trip", "UDP ping-pong, spinning"])
+        row = perftest(case, env, "ib_write_lat", "-s", "8", "-n", "5000")
+        trips.append(2 * row[4])
+    figure("wire: round trip, 8 B WRITE", statistics.median(trips), "us",
+           "UDP ping-pong, both ends spinning", statistics.median(floors))
+
+
 def main():
     kind, rounds = sys.argv[1], int(sys.argv[2])
     harness.need_programs("reference")
@@ -89,8 +123,8 @@ def main():
     if kind == "latency":
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # the daemon inherits it
     try:
-        instance = case.instance()
-        {"latency": latency, "bandwidth": bandwidth}[kind](case, instance.env(), rounds)
+        instance = case.instance(flags=["--wire=1"] if kind == "wire" else ())
+        {"latency": latency, "bandwidth": bandwidth, "wire": wire}[kind](case, instance.env(), rounds)
     except (harness.Failure, subprocess.SubprocessError) as failure:
         print(failure, file=sys.stderr)
         return 1

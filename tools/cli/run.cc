@@ -59,7 +59,13 @@ class Instance {
     if (!JoinOrStart(OptionsFor(arguments, directory_, idle_exit_s), &hold_, error)) {
       // The log of a private instance goes with its directory, so what it says is told now.
       if (private_) {
-        *error = error->substr(0, error->find("; its log: ")) + ".\n" + LogTail(directory_);
+        *error = error->substr(0, error->find("; its log: "));
+        const std::string tail = LogTail(directory_);
+        // Mostly the log says the same once more.
+        const size_t reason = error->find(": ");
+        const bool is_said = reason != std::string::npos &&
+                             tail.find(error->substr(reason + 2)) != std::string::npos;
+        *error += is_said ? "." : ".\n" + tail;
       }
       return false;
     }
