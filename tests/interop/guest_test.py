@@ -77,6 +77,10 @@ class Table(unittest.TestCase):
             with self.assertRaises(Failure):
                 scenarios.check_perftest(good, Side(bad), row)
 
+    def test_a_deviation_that_is_no_number_is_read(self):
+        text = " #bytes #iterations    t_min[usec]\n 8388608 5   9.5  11.2  10.7  10.7  -nan   11.2\n"
+        self.assertEqual(scenarios.table_rows(text)[0][:5], [8388608, 5, 9.5, 11.2, 10.7])
+
     def test_gid_is_found_by_address(self):
         text = ("GID[  0]:\t\tfe80::5054:ff:fe76:a, RoCE v2\n"
                 "GID[  1]:\t\t::ffff:10.77.0.10, RoCE v2\nGID[  2]:\t\tfd77::a, RoCE v2\n")

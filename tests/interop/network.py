@@ -16,7 +16,7 @@ from jobs import Failure, poll_until
 BRIDGE = "vb0"
 MTU_1024, MTU_4096 = 1500, 4200  # interface MTUs that give path MTU 1024 and 4096
 HOST_INDEX = 1
-# A guest that is not scheduled for a while must not lose packets: the loss tests do that on purpose.
+# A guest that is not scheduled for a while must not lose packets; losses are made on purpose.
 QUEUE_PACKETS = 10000
 # Generous: a machine that builds at the same time is slow.
 SET_UP_LIMIT_S = 60
