@@ -48,7 +48,7 @@ RequesterEvent EventOf(NakCode code) {
 
 void Completer::Reset() {
   placements_.Clear();
-  dma_due_ = false;
+  dma_due_ = failure_told_ = false;
 }
 
 void Completer::OnPdu(Instant now, const Pdu& pdu, const OpcodeInfo& info) {
@@ -268,11 +268,13 @@ bool Completer::FlushOne(Completion& out) {
     const SendRecord& rec = w_->At(w_->head);
     w_->retired = ++w_->head;
     host_->ReleaseSend(1);
-    if (rec.state == WqeState::kError) {
+    // One WQE fails; what follows it is flushed, even if it had a fault of its own.
+    if (rec.state == WqeState::kError && !failure_told_) {
       Fill(rec, rec.status, rec.vendor_err, out);
     } else {
       Fill(rec, WcStatus::kWrFlushErr, VendorErr::kFlushed, out);
     }
+    failure_told_ = true;
     return true;
   }
   if (!w_->sq_may_hold_more) return false;

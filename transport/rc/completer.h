@@ -59,6 +59,7 @@ class Completer {
   static constexpr uint32_t kPlacementsMax = 64;
   GrowingRing<Placement, kPlacementsMax> placements_;  // in the order polled
   bool dma_due_ = false;
+  bool failure_told_ = false;  // by a completion, since the last reset
   Payload dma_source_;
 };
 

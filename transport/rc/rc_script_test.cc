@@ -60,6 +60,25 @@ TEST_F(RcScript, ReadWaitsForWritesAndHoldsBackLaterOnes) {
   EXPECT_TRUE(pair_.qps[RcPair::kB]->CanAccept(Request(Opcode::kWriteOnly, 102, 8)));
 }
 
+// What follows must find the key revoked, not be let in before that and written after it.
+TEST_F(RcScript, AnInvalidationHoldsBackWhatFollowsIt) {
+  const MemoryId revoked = pair_.NewRegion(64);
+  holds_placements_ = true;
+  PostRecv(100);
+  Pdu send = Request(Opcode::kSendOnlyWithInvalidate, kEpsn, 8);
+  send.imm_or_rkey = pair_.memory.region(revoked).key;
+  Deliver(send);
+  Pdu write = Request(Opcode::kWriteOnly, kEpsn + 1, 8);
+  write.remote_addr = pair_.memory.region(revoked).addr;
+  write.rkey = RKey(send.imm_or_rkey);
+  EXPECT_FALSE(pair_.qps[RcPair::kB]->CanAccept(write));
+  FinishPlacement();
+  ASSERT_TRUE(pair_.qps[RcPair::kB]->CanAccept(write));
+  Deliver(write);
+  EXPECT_TRUE(held_.empty());
+  ExpectNak(NakCode::kRemoteAccessError, kEpsn + 1);
+}
+
 TEST_F(RcScript, PlacementsOutstandingAreBounded) {
   holds_placements_ = true;
   uint32_t accepted = 0;
@@ -226,6 +245,16 @@ TEST_F(RcAnswerScript, NakAcknowledgesWhatIsBeforeIt) {
   nak.nak_code = NakCode::kRemoteAccessError;
   Deliver(nak, RcPair::kA);
   EXPECT_EQ(SendCompletions(), "1:ok 2:rem-access 3:flush");
+}
+
+TEST_F(RcAnswerScript, OnlyTheFirstFailureIsToldTheRestIsFlushed) {
+  PostWrite(1, 10);
+  pair_.Post(RcPair::kA, RcPair::Work(2, shm::WrOpcode::kSend, {{0x1000, 8, 0xbad}}));
+  Pdu nak = Response(Opcode::kAcknowledge, kEpsn);
+  nak.ack_type = AckType::kNak;
+  nak.nak_code = NakCode::kRemoteAccessError;
+  Deliver(nak, RcPair::kA);
+  EXPECT_EQ(SendCompletions(), "1:rem-access 2:flush");
 }
 
 TEST_F(RcAnswerScript, ReadResponseAcknowledgesWritesBeforeIt) {

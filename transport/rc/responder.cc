@@ -23,7 +23,8 @@ void Responder::Reset() {
   receives_.Clear();
   completions_.Clear();
   receives_used_ = 0;
-  reads_waiting_ = dma_outstanding_ = results_to_ignore_ = read_sent_bytes_ = 0;
+  reads_waiting_ = invalidations_waiting_ = dma_outstanding_ = results_to_ignore_ =
+      read_sent_bytes_ = 0;
   message_ = MessageState{};
   msn_ = Msn{};
   is_halted_ = true;
@@ -51,7 +52,7 @@ void Responder::Halt() {
   is_halted_ = true;
   results_to_ignore_ = dma_outstanding_;
   ops_.Clear();
-  reads_waiting_ = read_sent_bytes_ = 0;
+  reads_waiting_ = invalidations_waiting_ = read_sent_bytes_ = 0;
   receives_used_ = 0;
   message_ = MessageState{};
   ack_due_ = false;
@@ -61,6 +62,9 @@ bool Responder::CanAccept(const Pdu& pdu) const {
   if (is_halted_) return true;  // it will be dropped, which takes no room
   // One slot stays free for the fault of a response that can't be read.
   if (ops_.size() >= kOpsMax - 1 || completions_.size() >= kOpsMax) return false;
+  // A request's rights are looked at when it is taken in, so after an invalidation before it is
+  // done.
+  if (invalidations_waiting_ != 0) return false;
   return reads_waiting_ == 0 || IsRead(pdu) || !reads_hold_back_;
 }
 
@@ -303,6 +307,7 @@ void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op)
     if (info.has_imm) op.wc_flags |= shm::kWcWithImm;
     if (info.has_ieth) op.wc_flags |= shm::kWcWithInv;
     op.invalidates = info.has_ieth;
+    if (op.invalidates) ++invalidations_waiting_;
     op.imm_or_rkey = pdu.imm_or_rkey;
     op.solicited = pdu.solicited;
     if (op.takes_receive) ++receives_used_;
@@ -396,6 +401,7 @@ void Responder::TakeBack(uint32_t op_index) {
     if (op.dma_outstanding) ++results_to_ignore_;
     if (op.takes_receive && op.kind == OpKind::kPlacement) --receives_used_;
     if (op.kind == OpKind::kRead) --reads_waiting_;
+    if (op.invalidates) --invalidations_waiting_;
     if (op.kind == OpKind::kFault) is_halted_ = false;
     ops_.PopBack();
   }

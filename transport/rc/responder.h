@@ -181,10 +181,11 @@ class Responder {
 
   static constexpr uint32_t kOpsMax = 64;
   GrowingRing<Op, kOpsMax> ops_;
-  uint32_t reads_waiting_ = 0;      // READs in ops_
-  uint32_t dma_outstanding_ = 0;    // results still to come
-  uint32_t results_to_ignore_ = 0;  // the next so many are of requests taken back or abandoned
-  uint32_t read_sent_bytes_ = 0;    // of the READ at the front
+  uint32_t reads_waiting_ = 0;          // READs in ops_
+  uint32_t invalidations_waiting_ = 0;  // SENDs with invalidate in ops_
+  uint32_t dma_outstanding_ = 0;        // results still to come
+  uint32_t results_to_ignore_ = 0;      // the next so many are of requests taken back or abandoned
+  uint32_t read_sent_bytes_ = 0;        // of the READ at the front
 
   // Receive WQEs fetched and not completed, oldest first; ops_ use the first receives_used_.
   GrowingRing<RecvWork, 2 * kOpsMax> receives_;

@@ -30,6 +30,7 @@ void Responder::Finish(Op& op) {
   done_psn_ = op.psn + op.psn_count;
   nak_due_ = false;  // a gap before this is filled
   if (op.invalidates) {
+    --invalidations_waiting_;
     VendorErr why = host_->Invalidate(RKey(op.imm_or_rkey));
     if (why != VendorErr::kNone) {
       op.fault = ResponderFault::kInvalidateRefused;
