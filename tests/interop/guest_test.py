@@ -78,7 +78,7 @@ class Table(unittest.TestCase):
                 scenarios.check_perftest(good, Side(bad), row)
 
     def test_a_deviation_that_is_no_number_is_read(self):
-        text = " #bytes #iterations    t_min[usec]\n 8388608 5   9.5  11.2  10.7  10.7  -nan   11.2\n"
+        text = " #bytes #iterations t_min[usec]\n 8388608 5   9.5  11.2  10.7  10.7  -nan  11.2\n"
         self.assertEqual(scenarios.table_rows(text)[0][:5], [8388608, 5, 9.5, 11.2, 10.7])
 
     def test_gid_is_found_by_address(self):
