@@ -77,8 +77,8 @@ json::object NicObject(const NicStatus& nic) {
   object["state"] = nic.is_up ? "active" : "down";
   object["ports"] = nic.info.ports;
   object["mtu"] = nic.active_mtu_bytes;
-  object["network"] = nic.has_port ? "udp" : "instance";
-  if (nic.has_port) object["wire"] = CountersOf(nic);
+  object["network"] = nic.network.empty() ? "instance" : "udp, " + nic.network;
+  if (!nic.network.empty()) object["wire"] = CountersOf(nic);
   return object;
 }
 

@@ -47,18 +47,9 @@ std::string Explain(const UdpPortError& error) {
 Networks::Networks(NetworkOptions options) : options_(std::move(options)) {}
 Networks::~Networks() = default;
 
-std::string Networks::KindOf(uint32_t nic) const {
-  for (const auto& network : networks_) {
-    if (network->nic == nic) return network->kind;
-  }
-  return "";
-}
-
 bool Networks::OpenPort(Network* network, UdpPortError* error) {
   network->port = transport::OpenUdpPort(network->config, options_.kind, error);
-  if (network->port == nullptr) return false;
-  network->kind = network->port->name();
-  return true;
+  return network->port != nullptr;
 }
 
 std::string Networks::Open(uint32_t count, const std::string& name_prefix, uint32_t mtu_bytes,
@@ -104,7 +95,6 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
     if (first == nullptr) first = interface;
     if (transport::IsLinkLocal(address.gid)) link_local = address.gid;
     network->config.addresses.push_back({address.gid, interface->index});
-    network->interfaces.push_back(interface->index);
   }
   // As on a host's real NIC, the interface's link-local address is GID 0.
   if (const InterfaceAddress* found = list.LinkLocalOf(first->index);

@@ -52,8 +52,6 @@ class Networks {
   // Follows the interfaces from now on.
   void Watch(boost::asio::io_context& io, const Log& log);
 
-  // "io_uring" or "epoll" per NIC, for `verbena status`.
-  std::string KindOf(uint32_t nic) const;
   // To be used on the shard's thread; nullptr: no NIC has a network.
   NetworkTaps* taps() const { return taps_.get(); }
 
@@ -62,9 +60,7 @@ class Networks {
     uint32_t nic = 0;
     std::string name;
     transport::UdpPortConfig config;
-    std::vector<uint32_t> interfaces;  // that hold its addresses
-    std::unique_ptr<transport::UdpPort> port;
-    std::string kind;
+    std::unique_ptr<transport::PacketPort> port;
     bool is_up = true;
   };
 

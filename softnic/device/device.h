@@ -79,7 +79,7 @@ struct NicStatus {
   std::vector<Gid> gids;  // by index; zero: empty
   uint32_t active_mtu_bytes = 0;
   bool is_up = true;
-  bool has_port = false;  // reaches a network
+  std::string network;  // its port's name; empty: reaches NICs of its instance only
   WireCounters wire;
   transport::PortCounters port;
 };

@@ -38,9 +38,11 @@ std::vector<NicStatus> DeviceCore::ListNicStatuses() const {
     }
     status.active_mtu_bytes = nic->config().mtu_bytes;
     status.is_up = nic->is_up;
-    status.has_port = nic->port != nullptr;
     status.wire = nic->wire;
-    if (nic->port != nullptr) status.port = nic->port->counters();
+    if (nic->port != nullptr) {
+      status.network = nic->port->name();
+      status.port = nic->port->counters();
+    }
     statuses.push_back(std::move(status));
   }
   return statuses;

@@ -134,7 +134,7 @@ Finding IoUring() {
   const int error = errno;
   finding.verdict = Verdict::kLimited;
   finding.found = std::string("refused: ") + strerror(error);
-  finding.effect = "nothing between programs of this machine uses it.";
+  finding.effect = "NICs with a network use epoll instead; nothing else changes.";
   const std::string disabled = Trim(ReadText("/proc/sys/kernel/io_uring_disabled"));
   finding.fix = disabled == "1" || disabled == "2"
                     ? "sudo sysctl kernel.io_uring_disabled=0"

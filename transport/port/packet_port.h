@@ -26,7 +26,7 @@ struct OutPacket {
 };
 
 struct InPacket {
-  wire::PacketAddress address;  // destination_port is ours, source_port the peer's
+  wire::PacketAddress address;       // destination_port is ours, source_port the peer's
   const std::byte* bytes = nullptr;  // BTH to ICRC; good until the next call to the port
   uint32_t length = 0;
   // The identification of its IPv4 header, where the port knows it (sim); else what peers of our
@@ -36,13 +36,13 @@ struct InPacket {
 
 struct PortCounters {
   uint64_t sent_packets = 0;
-  uint64_t sent_bytes = 0;      // UDP payload
-  uint64_t sent_batches = 0;    // system calls or GSO batches
+  uint64_t sent_bytes = 0;    // UDP payload
+  uint64_t sent_batches = 0;  // system calls or GSO batches
   uint64_t received_packets = 0;
   uint64_t received_bytes = 0;
   uint64_t received_batches = 0;
-  uint64_t send_errors = 0;     // packets the kernel refused: as if lost on the wire
-  uint64_t receive_drops = 0;   // packets the kernel dropped for want of room (SO_RXQ_OVFL)
+  uint64_t send_errors = 0;    // packets the kernel refused: as if lost on the wire
+  uint64_t receive_drops = 0;  // packets the kernel dropped for want of room (SO_RXQ_OVFL)
 };
 
 class PacketPort {
@@ -74,6 +74,7 @@ class PacketPort {
   // Before the caller sleeps: false if there is something to Receive already.
   virtual bool PrepareToSleep() { return true; }
   virtual const PortCounters& counters() const = 0;
+  virtual const char* name() const { return "network"; }  // "io_uring", "epoll"
 };
 
 }  // namespace verbena::transport

@@ -28,6 +28,7 @@ class TapPort : public PacketPort {
   int poll_fd() const override { return inner_->poll_fd(); }
   bool PrepareToSleep() override { return inner_->PrepareToSleep(); }
   const PortCounters& counters() const override { return inner_->counters(); }
+  const char* name() const override { return inner_->name(); }
 
  protected:
   PacketPort* inner() const { return inner_; }

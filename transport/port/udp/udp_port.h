@@ -22,8 +22,6 @@ class UdpPort : public PacketPort {
   UdpPort(const UdpPort&) = delete;
   UdpPort& operator=(const UdpPort&) = delete;
 
-  virtual const char* name() const = 0;  // "io_uring", "epoll"
-
   // Its source port is ours whatever the packet says: it is what peers see, and the ICRC covers it.
   bool Send(Instant now, const OutPacket& packet) final;
   int JoinGroup(const Gid& group) final;
