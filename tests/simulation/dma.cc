@@ -1,0 +1,198 @@
+#include "tests/simulation/dma.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "core/base/check.h"
+
+namespace verbena::simulation {
+
+using transport::DmaRequest;
+using transport::DmaSegment;
+using transport::DmaStatus;
+
+int SimDma::AddRegion(softnic::SessionId session, uint64_t addr, uint64_t length, uint32_t access,
+                      transport::MemoryId* out) {
+  uint32_t index = 0;
+  while (index < regions_.size() && regions_[index].is_live) ++index;
+  if (index == regions_.size()) regions_.emplace_back();
+  regions_[index] = {addr, length, true};
+  ++live_regions_;
+  *out = index + 1;
+  return 0;
+}
+
+void SimDma::RemoveRegion(transport::MemoryId region) {
+  VERBENA_CHECK(region != 0 && region <= regions_.size() && regions_[region - 1].is_live);
+  regions_[region - 1].is_live = false;
+  --live_regions_;
+}
+
+uint32_t SimDma::AllocateJob() {
+  if (free_jobs_.empty()) {
+    jobs_.push_back(std::make_unique<Job>());
+    return static_cast<uint32_t>(jobs_.size() - 1);
+  }
+  uint32_t job = free_jobs_.back();
+  free_jobs_.pop_back();
+  return job;
+}
+
+void SimDma::Schedule(Instant due, uint32_t job) {
+  heap_.push_back({due, sequence_++, job});
+  std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+  last_due_ = std::max(last_due_, due);
+}
+
+void SimDma::Submit(uint64_t stream, uint64_t cookie, const DmaRequest& request) {
+  const uint32_t index = AllocateJob();
+  Job& job = *jobs_[index];
+  job.cookie = cookie;
+  job.is_fence = false;
+  if (options_.delay_max.ns == 0) {
+    job.is_done = true;
+    CarryOut(request, &job.status, &job.original);
+    Schedule(now_, index);
+    return;
+  }
+  job.is_done = false;
+  job.request = request;
+  const transport::Payload& source = request.source;
+  job.source_count = source.segments != nullptr ? source.segment_count : 0;
+  VERBENA_CHECK(job.source_count <= kSegmentsMax && request.destination_count <= kSegmentsMax);
+  if (source.segments != nullptr) {
+    std::copy_n(source.segments, source.segment_count, job.source);
+    job.request.source.segments = job.source;
+  } else if (source.bytes != nullptr) {
+    job.bytes.assign(source.bytes, source.bytes + source.length);
+    job.request.source.bytes = job.bytes.data();
+  }
+  if (request.destination_count != 0) {
+    std::copy_n(request.destination, request.destination_count, job.destination);
+  }
+  job.request.destination = job.destination;
+  Instant due = now_ + Nanoseconds(random_.Below(static_cast<uint32_t>(options_.delay_max.ns)));
+  auto end = std::find_if(stream_ends_.begin(), stream_ends_.end(),
+                          [stream](const StreamEnd& e) { return e.stream == stream; });
+  if (end == stream_ends_.end()) {
+    stream_ends_.push_back({stream, due});
+  } else {
+    due = end->due = std::max(end->due, due);
+  }
+  Schedule(due, index);
+}
+
+void SimDma::Fence(softnic::SessionId session, uint64_t cookie) {
+  const uint32_t index = AllocateJob();
+  Job& job = *jobs_[index];
+  job.cookie = cookie;
+  job.is_fence = true;
+  // Behind all there is: more than asked for.
+  Schedule(std::max(now_, last_due_), index);
+}
+
+bool SimDma::Step(softnic::Device& device, Instant now, bool everything) {
+  now_ = now;
+  if (heap_.empty() || (!everything && heap_.front().due > now)) return false;
+  const uint32_t index = heap_.front().job;
+  std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+  heap_.pop_back();
+  Job& job = *jobs_[index];
+  if (!job.is_fence && !job.is_done) CarryOut(job.request, &job.status, &job.original);
+  free_jobs_.push_back(index);  // the device may submit from inside the calls below
+  const uint64_t cookie = job.cookie;
+  if (job.is_fence) {
+    device.OnDmaFence(now, cookie);
+  } else {
+    const DmaStatus status = job.status;
+    const uint64_t original = job.original;
+    device.OnDmaDone(now, cookie, status, original);
+  }
+  return true;
+}
+
+bool SimDma::IsReachable(const DmaSegment& segment, uint64_t from, uint64_t bytes) const {
+  if (segment.memory == 0 || segment.memory > regions_.size()) return false;
+  const Region& region = regions_[segment.memory - 1];
+  const uint64_t addr = segment.addr + from;
+  return region.is_live && addr >= region.addr && addr + bytes <= region.addr + region.length;
+}
+
+void SimDma::CarryOut(const DmaRequest& request, DmaStatus* status, uint64_t* original) {
+  *original = 0;
+  if (request.kind == DmaRequest::Kind::kCopy) {
+    *status = Copy(request);
+    return;
+  }
+  const DmaSegment& word = request.destination[0];
+  *status = DmaStatus::kDestinationFault;
+  if (!IsReachable(word, request.destination_offset, 8)) return;
+  *status = DmaStatus::kOk;
+  auto* at = reinterpret_cast<std::byte*>(word.addr + request.destination_offset);
+  std::memcpy(original, at, 8);
+  uint64_t updated = *original;
+  if (request.kind == DmaRequest::Kind::kFetchAdd) {
+    updated += request.swap_or_add;
+  } else if (*original == request.compare) {
+    updated = request.swap_or_add;
+  }
+  std::memcpy(at, &updated, 8);
+}
+
+// One contiguous source goes straight to where it belongs; anything else by way of a buffer.
+DmaStatus SimDma::Copy(const DmaRequest& request) {
+  const std::byte* from = request.source.bytes;
+  const uint32_t length = request.source.length;
+  bounce_.assign(request.prefix, request.prefix + request.prefix_bytes);
+  if (request.source.segments != nullptr || request.prefix_bytes != 0) {
+    bounce_.resize(request.prefix_bytes + length);
+    std::byte* to = bounce_.data() + request.prefix_bytes;
+    uint64_t skip = request.source.offset;
+    uint64_t left = length;
+    if (request.source.segments == nullptr && length != 0) {
+      std::memcpy(to, from, length);
+      left = 0;
+    }
+    for (uint32_t i = 0; left != 0 && i < request.source.segment_count; ++i) {
+      const DmaSegment& segment = request.source.segments[i];
+      const uint64_t start = std::min<uint64_t>(skip, segment.length);
+      skip -= start;
+      const uint64_t take = std::min<uint64_t>(left, segment.length - start);
+      if (take == 0) continue;
+      if (!IsReachable(segment, start, take)) return DmaStatus::kSourceFault;
+      std::memcpy(to, reinterpret_cast<const std::byte*>(segment.addr + start), take);
+      to += take;
+      left -= take;
+    }
+    if (left != 0) return DmaStatus::kSourceFault;
+    from = bounce_.data();
+  }
+  uint64_t left = uint64_t{request.prefix_bytes} + length;
+  if (request.local_destination != nullptr) {
+    std::memcpy(request.local_destination, from, left);
+    return DmaStatus::kOk;
+  }
+  uint64_t skip = request.destination_offset;
+  for (uint32_t i = 0; left != 0 && i < request.destination_count; ++i) {
+    const DmaSegment& segment = request.destination[i];
+    const uint64_t start = std::min<uint64_t>(skip, segment.length);
+    skip -= start;
+    const uint64_t take = std::min<uint64_t>(left, segment.length - start);
+    if (take == 0) continue;
+    if (!IsReachable(segment, start, take)) {
+      // A region of its client's that is gone is a fault to report; beyond a living one is a bug.
+      if (segment.memory != 0 && segment.memory <= regions_.size() &&
+          regions_[segment.memory - 1].is_live) {
+        violation_ = "the NIC writes outside the region it names";
+      }
+      return DmaStatus::kDestinationFault;
+    }
+    std::memcpy(reinterpret_cast<std::byte*>(segment.addr + start), from, take);
+    from += take;
+    left -= take;
+  }
+  return left == 0 ? DmaStatus::kOk : DmaStatus::kDestinationFault;
+}
+
+}  // namespace verbena::simulation
