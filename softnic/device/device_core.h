@@ -256,6 +256,10 @@ class DeviceCore {
   void LeavePeer(DeviceQp& qp);
   static bool HasPeerRoom(const DeviceQp& qp);
   void CountUnacked(DeviceQp& qp);
+  // UC and UD: nobody acknowledges, so what a turn sends is what a receiver takes in one.
+  static bool HasPaceRoom(const DeviceQp& qp);
+  void WaitForPace(DeviceQp& qp);
+  void BeginPace();
   // The path of `path.dgid` leads to the network.
   void EmitPacket(DeviceQp& sender, const transport::Pdu& pdu, const transport::Path& path,
                   uint64_t use);
@@ -278,7 +282,7 @@ class DeviceCore {
   void Settle();
   void MakeReady(DeviceQp& qp);
   bool MaySend(DeviceQp& qp) const {
-    return !qp.is_blocked && HasTxRoom(qp.tx_requests) && HasPeerRoom(qp) &&
+    return !qp.is_blocked && HasTxRoom(qp.tx_requests) && HasPeerRoom(qp) && HasPaceRoom(qp) &&
            qp.transport->HasRequestWork();
   }
   void UpdateTimer(DeviceQp& qp);
@@ -364,6 +368,8 @@ class DeviceCore {
   // Found by FindConnectedQpn; checked before use.
   mutable std::map<std::pair<Gid, uint32_t>, QpRef> senders_seen_;
   std::deque<QpRef> peer_waiters_;  // QPs whose peer has no room
+  std::vector<QpRef> paced_;        // go on in the next turn
+  bool is_backlogged_ = false;      // a QP can't take more packets in this turn
 
   std::vector<DeviceQp*> drain_;
   std::vector<Cq*> dirty_cqs_;

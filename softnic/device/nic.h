@@ -53,6 +53,8 @@ class Nic {
   uint32_t qkey_violations = 0;           // the port's counter
   transport::PacketPort* port = nullptr;  // nullptr: reaches NICs of its instance only
   bool is_up = true;
+  // Packets of UC and UD that may still leave before the next turn.
+  uint32_t unacked_packets_left = 0;
   WireCounters wire;
 
  private:

@@ -106,6 +106,7 @@ class DeviceQp final : public transport::QpHost {
   TxQueue tx_responses;
   WireShare wire;
   bool waits_for_tx = false;   // stopped making packets for want of room
+  bool is_paced = false;       // in the device's list: has sent its part of this turn
   bool is_tx_stalled = false;  // in the device's list: its port had no room
   bool is_blocked = false;     // a request of this QP waits at its destination
   bool is_in_drain = false;

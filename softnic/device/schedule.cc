@@ -63,6 +63,7 @@ void DeviceCore::Drain(DeviceQp& qp) {
   qp.has_more_output = budget == 0;
   if (!HasTxRoom(qp.tx_requests)) qp.waits_for_tx = true;
   if (qp.has_more_output || MaySend(qp)) MakeReady(qp);
+  WaitForPace(qp);
   UpdateTimer(qp);
 }
 
@@ -148,12 +149,14 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
     MakeReady(qp);
   } else {
     qp.ready_hook.Unlink();  // until its next input
+    WaitForPace(qp);
   }
   return std::max(steps, 1u);
 }
 
 bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
   now_ = now;
+  BeginPace();
   uint32_t left = max_pdus;
   while (left > 0) {
     Session* session = ready_sessions_.PopFront();
@@ -173,7 +176,7 @@ bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
     }
   }
   Settle();
-  return !ready_sessions_.IsEmpty();
+  return !ready_sessions_.IsEmpty() || !paced_.empty();
 }
 
 }  // namespace verbena::softnic

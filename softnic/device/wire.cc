@@ -33,6 +33,10 @@ constexpr uint32_t kWindowPsnsMax = 256;
 constexpr uint64_t kPeerBytes = 320 * 1024;
 // A packet takes up more of it than its payload.
 constexpr uint64_t kPacketOverheadBytes = 1024;
+// Packets of UC and UD that a NIC sends in one turn: those a QP places in one
+// (transport::ReceiveQueue::kMaxPlacements). Where both ends are one thread, that is what keeps the
+// sender from overrunning the receiver's socket.
+constexpr uint32_t kUnackedPacketsPerTurn = 16;
 // QPs waiting for their peers that one acknowledgement looks at; they take turns.
 constexpr size_t kWaitersPerLook = 8;
 
@@ -110,6 +114,29 @@ void DeviceCore::CountUnacked(DeviceQp& qp) {
   }
 }
 
+bool DeviceCore::HasPaceRoom(const DeviceQp& qp) {
+  return qp.service() == Service::kRc || qp.nic->port == nullptr ||
+         qp.nic->unacked_packets_left != 0;
+}
+
+void DeviceCore::WaitForPace(DeviceQp& qp) {
+  if (qp.is_paced || HasPaceRoom(qp) || !qp.transport->HasRequestWork()) return;
+  qp.is_paced = true;
+  paced_.push_back(qp.self);
+}
+
+void DeviceCore::BeginPace() {
+  for (const auto& nic : nics_) nic->unacked_packets_left = kUnackedPacketsPerTurn;
+  std::vector<QpRef> paced = std::move(paced_);
+  paced_.clear();
+  for (QpRef ref : paced) {
+    DeviceQp* qp = FindQp(ref);
+    if (qp == nullptr) continue;
+    qp->is_paced = false;
+    if (MaySend(*qp)) MakeReady(*qp);
+  }
+}
+
 // --- packets -------------------------------------------------------------------------------------
 
 void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, uint64_t use) {
@@ -130,6 +157,9 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
   std::byte* payload = packet->bytes + packet->header_bytes;
   bool is_response = !transport::LookUpOpcode(pdu.opcode)->is_request;
   (is_response ? sender.tx_responses : sender.tx_requests).Push(packet);
+  if (sender.service() != Service::kRc && sender.nic->unacked_packets_left != 0) {
+    --sender.nic->unacked_packets_left;
+  }
   if (!is_response && sender.wire.peer != nullptr) {
     bool is_read = pdu.opcode == transport::Opcode::kReadRequest;
     uint64_t packets = static_cast<uint64_t>(pdu.psn_count.value);
@@ -258,7 +288,10 @@ bool DeviceCore::PollPorts(Instant now, uint32_t max_packets) {
   for (const auto& nic : nics_) {
     if (nic->port == nullptr) continue;
     transport::InPacket packet;
-    for (uint32_t i = 0; i < max_packets && nic->port->Receive(now, &packet); ++i) {
+    is_backlogged_ = false;
+    // The socket holds more than we do: it keeps what a QP can't take before the next copies.
+    for (uint32_t i = 0; i < max_packets && !is_backlogged_ && nic->port->Receive(now, &packet);
+         ++i) {
       any = true;
       TakePacket(*nic, packet);
       DrainMarked();
@@ -316,6 +349,8 @@ void DeviceCore::TakePacket(Nic& nic, const transport::InPacket& packet) {
       return;
     }
     qp->waiting.push_back({{}, false, true, kNoUse, held_pdus_.Hold(pdu)});
+    // Once: a QP whose client's memory does not answer stays full, and must hold up nobody.
+    is_backlogged_ = qp->waiting.size() == kHeldPerQp;
     return;
   }
   HandOver({nullptr}, *qp, pdu, kNoUse);

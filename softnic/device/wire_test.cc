@@ -345,6 +345,47 @@ TEST_F(Wire, PacketsOfStrangersAreDropped) {
   EXPECT_EQ(CountersOf(1).rx_malformed, 1u);
 }
 
+TEST_F(Wire, PacketsThatNobodyAcknowledgesWaitInTheSocket) {
+  Connect(Service::kUc);
+  constexpr int kMessages = 6;
+  for (int i = 0; i < kMessages; ++i) {
+    alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  }
+  a->Settle();  // all of them lie in the socket before the receiver's first turn
+  ASSERT_GT(ports[1].inbox.size(), 400u);
+  // Each turn takes what it finds; the copies are done between two turns.
+  while (!ports[1].inbox.empty()) {
+    b->device->PollPorts(b->now, 10'000);
+    b->Settle();
+  }
+  EXPECT_EQ(CountersOf(1).rx_dropped, 0u);
+  EXPECT_EQ(from, to);
+}
+
+TEST_F(Wire, AQpThatTakesNothingHoldsUpNobody) {
+  Connect(Service::kUc);
+  for (int i = 0; i < 6; ++i) {
+    alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  }
+  a->Settle();
+  // Without copies it is full at once; what comes for it is dropped from then on.
+  b->device->PollPorts(b->now, 10'000);
+  EXPECT_FALSE(ports[1].inbox.empty());
+  b->device->PollPorts(b->now, 10'000);
+  EXPECT_TRUE(ports[1].inbox.empty());
+  EXPECT_GT(CountersOf(1).rx_dropped, 200u);
+  b->Settle();
+}
+
+TEST_F(Wire, ATurnSendsWhatAReceiverTakesInOne) {
+  Connect(Service::kUc);
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  EXPECT_TRUE(a->device->Run(a->now, 1'000));
+  while (a->dma.Step(*a->device, a->now)) {
+  }
+  EXPECT_EQ(ports[1].inbox.size(), 16u);
+}
+
 TEST_F(Wire, APeerThatIsGoneMeansRetryExceeded) {
   Connect(Service::kRc);
   ports[0].filter = [](Datagram&) { return false; };
