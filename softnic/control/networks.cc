@@ -209,14 +209,16 @@ void Networks::AwaitChanges(const Log& log) {
 
 bool Networks::IsUsable(const Network& network) const {
   const transport::InterfaceList& list = watcher_.list();
+  // One address is enough: kernels take the IPv6 ones from an interface that goes down, and whether
+  // somebody gives them back must not keep IPv4 from working.
   for (const transport::UdpAddress& address : network.config.addresses) {
     // Every 127.a.b.c is there while loopback is.
     uint32_t index = list.IndexOf(address.gid);
     if (transport::IsLinkLocal(address.gid)) index = address.interface_index;
     const Interface* interface = list.Find(index);
-    if (interface == nullptr || !interface->up || !interface->running) return false;
+    if (interface != nullptr && interface->up && interface->running) return true;
   }
-  return true;
+  return false;
 }
 
 void Networks::LookAtInterfaces(const Log& log) {
