@@ -260,6 +260,7 @@ class DeviceCore {
   static bool HasPaceRoom(const DeviceQp& qp);
   void WaitForPace(DeviceQp& qp);
   void BeginPace();
+  bool IsBacklogged(Nic& nic);
   // The path of `path.dgid` leads to the network.
   void EmitPacket(DeviceQp& sender, const transport::Pdu& pdu, const transport::Path& path,
                   uint64_t use);
@@ -369,7 +370,6 @@ class DeviceCore {
   mutable std::map<std::pair<Gid, uint32_t>, QpRef> senders_seen_;
   std::deque<QpRef> peer_waiters_;  // QPs whose peer has no room
   std::vector<QpRef> paced_;        // go on in the next turn
-  bool is_backlogged_ = false;      // a QP can't take more packets in this turn
 
   std::vector<DeviceQp*> drain_;
   std::vector<Cq*> dirty_cqs_;

@@ -55,6 +55,9 @@ class Nic {
   bool is_up = true;
   // Packets of UC and UD that may still leave before the next turn.
   uint32_t unacked_packets_left = 0;
+  // A QP whose backlog is full, and for how many turns its packets may wait in the socket.
+  Qpn backlogged;
+  uint32_t backlog_turns_left = 0;
   WireCounters wire;
 
  private:

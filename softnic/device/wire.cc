@@ -25,6 +25,8 @@ namespace {
 constexpr uint32_t kTxPerQp = 64;
 // Packets for a QP that can't take them now; more are dropped, and come again.
 constexpr size_t kHeldPerQp = 128;
+// Turns in which a QP's full backlog keeps its NIC from reading: copies get a share of each.
+constexpr uint32_t kBacklogTurns = 64;
 // What a connected QP may have unacknowledged, and all QPs to one address together: a receiving
 // socket's buffer has 416 KB where nobody raised net.core.rmem_max.
 constexpr uint32_t kWindowBytes = 256 * 1024;
@@ -282,15 +284,24 @@ bool DeviceCore::PreparePortsToSleep() {
 
 // --- in ------------------------------------------------------------------------------------------
 
+// The socket holds more than we do: it keeps what a QP can't take before the next copies. Not for
+// long: a QP whose client's memory does not answer must hold up nobody.
+bool DeviceCore::IsBacklogged(Nic& nic) {
+  if (nic.backlog_turns_left == 0) return false;
+  DeviceQp* qp = nic.qpns.Find(nic.backlogged);
+  if (qp != nullptr && qp->waiting.size() >= kHeldPerQp) return true;
+  nic.backlog_turns_left = 0;
+  return false;
+}
+
 bool DeviceCore::PollPorts(Instant now, uint32_t max_packets) {
   now_ = now;
   bool any = false;
   for (const auto& nic : nics_) {
     if (nic->port == nullptr) continue;
     transport::InPacket packet;
-    is_backlogged_ = false;
-    // The socket holds more than we do: it keeps what a QP can't take before the next copies.
-    for (uint32_t i = 0; i < max_packets && !is_backlogged_ && nic->port->Receive(now, &packet);
+    if (nic->backlog_turns_left != 0) --nic->backlog_turns_left;
+    for (uint32_t i = 0; i < max_packets && !IsBacklogged(*nic) && nic->port->Receive(now, &packet);
          ++i) {
       any = true;
       TakePacket(*nic, packet);
@@ -349,8 +360,10 @@ void DeviceCore::TakePacket(Nic& nic, const transport::InPacket& packet) {
       return;
     }
     qp->waiting.push_back({{}, false, true, kNoUse, held_pdus_.Hold(pdu)});
-    // Once: a QP whose client's memory does not answer stays full, and must hold up nobody.
-    is_backlogged_ = qp->waiting.size() == kHeldPerQp;
+    if (qp->waiting.size() == kHeldPerQp) {
+      nic.backlogged = pdu.dest_qpn;
+      nic.backlog_turns_left = kBacklogTurns;
+    }
     return;
   }
   HandOver({nullptr}, *qp, pdu, kNoUse);
