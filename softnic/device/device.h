@@ -50,6 +50,8 @@ struct NicConfig {
   uint32_t mtu_bytes = 4096;  // active_mtu
   // Its GIDs from index 0; empty: the two above.
   std::vector<Gid> gids;
+  // On a host's network: other hosts' addresses have LIDs, too; docs/adr/0004.
+  bool has_subnet_lids = false;
   // What goes to NICs of the same instance takes the network too.
   bool is_wire_only = false;
 };

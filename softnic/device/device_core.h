@@ -144,7 +144,7 @@ class DeviceCore {
   int QuerySrq(Command& command);
   int DestroySrq(Command& command);
   int CreateAh(Command& command);
-  void ResolveLid(shm::AhAttr* attr) const;
+  void ResolveLid(const Nic& own, shm::AhAttr* attr) const;
   int DestroyAh(Command& command);
   int AttachMcast(Command& command);
   int DetachMcast(Command& command);

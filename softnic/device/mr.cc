@@ -108,12 +108,18 @@ void DeviceCore::RemoveMr(Mr& mr) {
 }
 
 // An address by LID becomes the global one it stands for; any other is left as it is.
-void DeviceCore::ResolveLid(shm::AhAttr* attr) const {
-  if (attr->is_global != 0 || attr->dlid == 0 || attr->dlid > nics_.size()) return;
-  Gid dgid;
-  if (!nics_[attr->dlid - 1]->FindGid(kIpv4GidIndex, &dgid)) return;
+void DeviceCore::ResolveLid(const Nic& own, shm::AhAttr* attr) const {
+  if (attr->is_global != 0 || attr->dlid == 0) return;
+  uint32_t ipv4 = own.Ipv4OfLid(attr->dlid);
+  for (size_t i = 0; i < nics_.size() && ipv4 == 0; ++i) ipv4 = nics_[i]->Ipv4OfLid(attr->dlid);
+  if (ipv4 == 0) return;
+  Gid sgid;
+  uint8_t index = 0;
+  while (own.FindGid(GidIndex{index}, &sgid) && sgid != Gid::FromIpv4(own.config().ipv4)) ++index;
+  if (sgid != Gid::FromIpv4(own.config().ipv4)) return;
+  Gid dgid = Gid::FromIpv4(ipv4);
   std::memcpy(attr->dgid, dgid.raw.data(), sizeof(attr->dgid));
-  attr->sgid_index = kIpv4GidIndex.value;
+  attr->sgid_index = index;
   attr->is_global = 1;
 }
 
@@ -124,7 +130,7 @@ int DeviceCore::CreateAh(Command& command) {
   shm::AhAttr& attr = request.attr;
   Pd* pd = session.pds.Find(request.pd);
   if (pd == nullptr) return EINVAL;
-  ResolveLid(&attr);
+  ResolveLid(nic, &attr);
   // RoCE knows only global addresses.  Spec: IBTA A17.4.1.
   if (attr.port_num != kPortNumber || attr.is_global == 0) return EINVAL;
   transport::Path path;

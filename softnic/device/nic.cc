@@ -101,6 +101,15 @@ bool Nic::FindGid(GidIndex index, Gid* out) const {
   return true;
 }
 
+uint16_t Nic::Lid() const {
+  return static_cast<uint16_t>(config_.has_subnet_lids ? config_.ipv4 : index_ + 1);
+}
+
+uint32_t Nic::Ipv4OfLid(uint16_t lid) const {
+  if (lid == Lid()) return config_.ipv4;
+  return config_.has_subnet_lids ? (config_.ipv4 & 0xffff'0000) | lid : 0;
+}
+
 shm::NicInfo Nic::Info() const {
   shm::NicInfo info{};
   std::snprintf(info.name, sizeof(info.name), "%s", config_.name.c_str());

@@ -39,9 +39,11 @@ class Nic {
 
   // False: no such index, or an empty entry.
   bool FindGid(GidIndex index, Gid* out) const;
-  // Programs that know only LIDs (qperf, pingpongs without -g) reach the NICs of one instance by
-  // them; docs/adr/0004.
-  uint16_t Lid() const { return static_cast<uint16_t>(index_ + 1); }
+  // Programs that know only LIDs (qperf, pingpongs without -g) reach the NICs of one instance, or
+  // of one subnet, by them; docs/adr/0004.
+  uint16_t Lid() const;
+  // The IPv4 address that a LID stands for on this NIC's subnet; 0: none.
+  uint32_t Ipv4OfLid(uint16_t lid) const;
   shm::NicInfo Info() const;
   void DescribeDevice(shm::QueryDeviceReply* out) const;
   void DescribePort(shm::QueryPortReply* out) const;

@@ -226,6 +226,20 @@ TEST_F(Objects, AhChecksItsAddress) {
   expect(EINVAL, [](auto& r) { std::memset(r.attr.dgid, 0, 16); });
 }
 
+TEST(Nic, OnASubnetALidIsTheEndOfAnAddress) {
+  NicConfig config = TestWorld::ConfigOf(2);
+  Nic alone(2, config, {});
+  EXPECT_EQ(alone.Lid(), 3);
+  EXPECT_EQ(alone.Ipv4OfLid(3), config.ipv4);
+  EXPECT_EQ(alone.Ipv4OfLid(4), 0u);
+  config.ipv4 = 0x0a4d'0102;
+  config.has_subnet_lids = true;
+  Nic networked(2, config, {});
+  EXPECT_EQ(networked.Lid(), 0x0102);
+  EXPECT_EQ(networked.Ipv4OfLid(0x0102), 0x0a4d'0102u);
+  EXPECT_EQ(networked.Ipv4OfLid(0xff03), 0x0a4d'ff03u);
+}
+
 TEST_F(Objects, FailuresOfServicesLeaveNothingBehind) {
   TestCq cq = client.MustCreateCq();
   size_t queues = client.services.queues.size();

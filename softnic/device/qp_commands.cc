@@ -166,8 +166,8 @@ int DeviceCore::ModifyQp(Command& command) {
   auto request = command.Request<shm::ModifyQpRequest>();
   DeviceQp* qp = command.session->qps.Find(request.qp);
   if (qp == nullptr) return EINVAL;
-  if ((request.mask & shm::qp_mask::kAv) != 0) ResolveLid(&request.attr.ah_attr);
-  if ((request.mask & shm::qp_mask::kAltPath) != 0) ResolveLid(&request.attr.alt_ah_attr);
+  if ((request.mask & shm::qp_mask::kAv) != 0) ResolveLid(*qp->nic, &request.attr.ah_attr);
+  if ((request.mask & shm::qp_mask::kAltPath) != 0) ResolveLid(*qp->nic, &request.attr.alt_ah_attr);
   bool has_path = (request.mask & (shm::qp_mask::kAv | shm::qp_mask::kPathMtu)) ==
                   (shm::qp_mask::kAv | shm::qp_mask::kPathMtu);
   if (has_path && qp->transport->state() == QpState::kInit) {
