@@ -26,6 +26,10 @@ constexpr uint32_t kLoopbackBlocks = 0x7f40'0000;
 constexpr uint32_t kBlockAddresses = 64;
 constexpr uint32_t kBlocks = 0x0080'0000 / kBlockAddresses;
 constexpr uint32_t kBlockAttempts = 256;
+// The kernel closes the sockets of an io_uring a moment after its process has ended: whoever
+// restarts an instance must not find its own port busy.
+constexpr int kBusyAttempts = 25;
+constexpr useconds_t kBusyPauseUs = 20'000;
 
 uint32_t Ipv4Of(const Gid& gid) {
   if (!gid.IsIpv4Mapped()) return 0;
@@ -109,6 +113,7 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
   for (const NicAddress& address : spec.addresses) {
     if (config.ipv4 == 0) config.ipv4 = Ipv4Of(address.gid);
   }
+  config.has_subnet_lids = config.ipv4 != 0;
   // Without one, a link-local GID is made from the MAC; no packet uses it.
   config.gids.push_back(link_local.IsZero() ? LinkLocalGidOf(config) : link_local);
   for (const NicAddress& address : spec.addresses) {
@@ -116,7 +121,12 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
   }
   network->name = config.name;
   UdpPortError error;
-  if (!OpenPort(network.get(), &error)) return Explain(error);
+  for (int attempt = 1; !OpenPort(network.get(), &error); ++attempt) {
+    if (error.kind != UdpPortErrorKind::kPortBusy || attempt == kBusyAttempts) {
+      return Explain(error);
+    }
+    usleep(kBusyPauseUs);
+  }
   out->push_back(std::move(config));
   networks_.push_back(std::move(network));
   return "";
