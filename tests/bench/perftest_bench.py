@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
 import harness  # noqa: E402
+from hosts import Pair  # noqa: E402
 from parts.pair import run_pair  # noqa: E402
 from parts.perftest import table_rows  # noqa: E402
 
@@ -29,11 +30,11 @@ def reference(case, scale):
     return json.loads(process.out)
 
 
-def perftest(case, env, tool, *options):
+def perftest(case, pair, tool, *options):
     """The client's last row."""
     port = harness.free_port()
     common = [tool, "-F", "-x", "1", "-p", str(port), *options]
-    _, client = run_pair(case, env, [*common, "-d", "verbena0"],
+    _, client = run_pair(case, pair, [*common, "-d", "verbena0"],
                          [*common, "-d", "verbena1", "127.0.0.1"], port, 60)
     return table_rows(client.out)[-1]
 
@@ -46,7 +47,7 @@ def figure(name, value, unit, what, reference_value, goal=None, sense="<="):
     print(json.dumps(record), flush=True)
 
 
-def latency(case, env, rounds):
+def latency(case, pair, rounds):
     """Crowded: two clients that spin, and the NIC, on two cores."""
     trips, floors = [], []
     for _ in range(rounds):
@@ -54,20 +55,20 @@ def latency(case, env, rounds):
         # perftest prints half of the round trip (t_typical, the median). It asks an unknown
         # device for no inline data, so each of the two writes is read from one process and
         # written to the other.
-        row = perftest(case, env, "ib_write_lat", "-s", "8", "-n", "5000")
+        row = perftest(case, pair, "ib_write_lat", "-s", "8", "-n", "5000")
         trips.append(2 * row[4])
         floors.append(machine["futex_rtt_us"] + machine["vm_round_trip_us"])
     figure("crowded round trip, 8 B WRITE", statistics.median(trips), "us",
            "same-core futex ping-pong + its process_vm copies", statistics.median(floors), 1.7)
 
 
-def bandwidth(case, env, rounds):
+def bandwidth(case, pair, rounds):
     for size in (8, 1024, 65536, 1 << 20):
         measured, floors, copies = [], [], []
         for _ in range(rounds):
             machine = reference(case, 1)
             count = 20000 if size < 65536 else 1000
-            row = perftest(case, env, "ib_write_bw", "-s", str(size), "-n", str(count))
+            row = perftest(case, pair, "ib_write_bw", "-s", str(size), "-n", str(count))
             measured.append(row[3] * MIB_PER_S)
             floors.append(machine[f"vm_copy_gbs.{size}"])
             copies.append(machine[f"memcpy_gbs.{size}"])
@@ -86,13 +87,13 @@ def sockets(case):
             for record in records}
 
 
-def wire(case, env, rounds):
+def wire(case, pair, rounds):
     """Between two NICs of one daemon, over UDP on loopback."""
     for mtu in (4096, 1024):
         measured, bare, single = [], [], []
         for _ in range(rounds):
             floor = sockets(case)
-            row = perftest(case, env, "ib_write_bw", "-s", "65536", "-n", "5000", "-m", str(mtu))
+            row = perftest(case, pair, "ib_write_bw", "-s", "65536", "-n", "5000", "-m", str(mtu))
             measured.append(row[3] * MIB_PER_S)
             bare.append(floor[f"{mtu} B", "bare UDP_SEGMENT/UDP_GRO"])
             single.append(floor[f"{mtu} B", "a call per packet"])
@@ -106,7 +107,7 @@ def wire(case, env, rounds):
     trips, floors = [], []
     for _ in range(rounds):
         floors.append(sockets(case)["8 B round trip", "UDP ping-pong, spinning"])
-        row = perftest(case, env, "ib_write_lat", "-s", "8", "-n", "5000")
+        row = perftest(case, pair, "ib_write_lat", "-s", "8", "-n", "5000")
         trips.append(2 * row[4])
     figure("wire: round trip, 8 B WRITE", statistics.median(trips), "us",
            "UDP ping-pong, both ends spinning", statistics.median(floors))
@@ -124,7 +125,8 @@ def main():
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # the daemon inherits it
     try:
         instance = case.instance(flags=["--wire=1"] if kind == "wire" else ())
-        {"latency": latency, "bandwidth": bandwidth, "wire": wire}[kind](case, instance.env(), rounds)
+        benches = {"latency": latency, "bandwidth": bandwidth, "wire": wire}
+        benches[kind](case, Pair.beside(instance), rounds)
     except (harness.Failure, subprocess.SubprocessError) as failure:
         print(failure, file=sys.stderr)
         return 1

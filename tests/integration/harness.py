@@ -46,6 +46,10 @@ class TimeLimit(Exception):
     """A case took longer than it may."""
 
 
+class NotHere(Exception):
+    """This machine or user can't carry out the case; the text says what is missing."""
+
+
 def check(condition, text):
     if not condition:
         raise Failure(text)
@@ -77,10 +81,10 @@ def free_port():
     raise Failure("no free TCP port")
 
 
-def is_listening(port):
-    """Whether any process listens on this TCP port, read from the kernel's table."""
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with open(table, encoding="ascii") as f:
+def is_listening(port, pid="self"):
+    """Whether any process in the network namespace of `pid` listens on this TCP port."""
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{table}", encoding="ascii") as f:
             next(f)
             for line in f:
                 fields = line.split()
@@ -158,9 +162,11 @@ class Process:
 
 
 class Instance:
-    """One daemon of its own, ready when the constructor returns."""
+    """One daemon of its own, ready when the constructor returns. nics=None: `flags` name them."""
 
     def __init__(self, case, nics=2, flags=(), idle_exit_s=0, wrapper=()):
+        if nics is not None:
+            flags = [f"--nics={nics}", *(["--wire=1"] if case.is_wire else []), *flags]
         self.case = case
         self.directory = case.dir / f"i{len(case.instances)}"
         self.directory.mkdir(mode=0o700)
@@ -168,8 +174,7 @@ class Instance:
         try:
             self.daemon = case.spawn(
                 [*wrapper, STAGE / "bin" / "verbenad", f"--directory={self.directory}",
-                 f"--nics={nics}", f"--idle-exit-s={idle_exit_s}",
-                 f"--ready-fd={ready_writer}", *flags],
+                 f"--idle-exit-s={idle_exit_s}", f"--ready-fd={ready_writer}", *flags],
                 name=f"verbenad{len(case.instances)}", env=clean_environment(),
                 pass_fds=[ready_writer])
         finally:
@@ -239,8 +244,9 @@ def clean_environment():
 class Case:
     """What one case may use; made fresh for each."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, is_wire=False):
         self.dir = directory
+        self.is_wire = is_wire  # its instances' NICs talk packets, even to each other
         self.instances = []
         self.notes = []
         self.processes = []
@@ -305,10 +311,11 @@ class Case:
 class Spec:
     """A named case of a part."""
 
-    def __init__(self, name, function, limit_s=30):
+    def __init__(self, name, function, limit_s=30, is_wire=False):
         self.name = name
         self.function = function
         self.limit_s = limit_s
+        self.is_wire = is_wire
 
 
 def _on_alarm(signum, frame):
@@ -319,7 +326,7 @@ def run_case(spec, directory):
     """Runs one case. Returns (passed, text, notes)."""
     directory.mkdir(parents=True)
     os.chmod(directory, 0o755)
-    case = Case(directory)
+    case = Case(directory, spec.is_wire)
     signal.signal(signal.SIGALRM, _on_alarm)
     limit_s = spec.limit_s * PATIENCE
     signal.setitimer(signal.ITIMER_REAL, limit_s)
@@ -330,6 +337,8 @@ def run_case(spec, directory):
         text = f"time limit of {limit_s:g} s\n" + "".join(
             f"  {p.name}: {'running' if p.is_running() else p.popen.poll()}\n{p.tail(6)}\n"
             for p in case.processes)
+    except NotHere as missing:
+        case.note(f"not carried out: {missing}")
     except Failure as failure:
         text = str(failure)
     except Exception:  # a test that is itself broken must not end the run

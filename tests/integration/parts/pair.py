@@ -1,20 +1,20 @@
 """A server and a client of the usual kind: the server listens on TCP, the client connects to it."""
 
-from harness import check, free_port, is_listening, wait_for
+from harness import check, free_port, wait_for
 
 
-def run_pair(case, env, server, client, port, limit_s):
+def run_pair(case, pair, server, client, port, limit_s):
     """Starts server, waits until it listens, runs client. Returns both, ended with exit code 0."""
-    server = case.spawn(server, name="server", env=env)
+    server = pair.server.spawn(case, server, name="server")
 
     def listens():
-        check(server.is_running() or is_listening(port),
+        check(server.is_running() or pair.server.is_listening(port),
               f"the server ended with {server.popen.poll()}: {' '.join(server.argv)}\n"
               f"{server.tail()}")
-        return is_listening(port)
+        return pair.server.is_listening(port)
 
     wait_for(listens, 10, f"port {port} listens")
-    client = case.spawn(client, name="client", env=env)
+    client = pair.client.spawn(case, client, name="client")
     try:
         client.expect_exit(limit_s)
     except Exception as failure:

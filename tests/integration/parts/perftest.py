@@ -3,6 +3,7 @@
 import re
 
 from harness import Spec, check, free_port
+from hosts import Pair
 from parts.pair import run_pair
 
 SERVICES = {"send": ["RC", "UC", "UD"], "write": ["RC", "UC"], "read": ["RC"], "atomic": ["RC"]}
@@ -37,23 +38,29 @@ def check_table(side, kind, all_sizes):
     return rows
 
 
-def perftest(tool, options, devices, iterations):
-    verb, kind = tool.split("_")[1:]
+def run_tool(case, pair, tool, options, iterations, limit_s=40):
+    """One run, its table checked; notes its last row."""
+    kind = tool.split("_")[2]
     all_sizes = "-a" in options
+    port = free_port()
+    common = [tool, "-F", "-x", str(pair.gid_index), "-p", str(port), "-n", str(iterations),
+              *options]
+    server, client = run_pair(case, pair, [*common, "-d", pair.devices[0]],
+                              [*common, "-d", pair.devices[1], pair.server.address], port,
+                              ALL_SIZES_LIMIT_S if all_sizes else limit_s)
+    rows = check_table(client, kind, all_sizes)
+    if kind == "bw" and "-b" in options:
+        check_table(server, kind, all_sizes)
+    last = rows[-1]
+    case.note(f"{int(last[0])} B: " +
+              (f"{last[3]:.0f} MiB/s" if kind == "bw" else f"{last[4]:.1f} µs typical"))
 
+
+def perftest(tool, options, devices, iterations):
     def case_function(case):
-        env = case.instance().env()
-        port = free_port()
-        common = [tool, "-F", "-x", "1", "-p", str(port), "-n", str(iterations), *options]
-        server, client = run_pair(case, env, [*common, "-d", devices[0]],
-                                  [*common, "-d", devices[1], "127.0.0.1"], port,
-                                  ALL_SIZES_LIMIT_S if all_sizes else 40)
-        rows = check_table(client, kind, all_sizes)
-        if kind == "bw" and "-b" in options:
-            check_table(server, kind, all_sizes)
-        last = rows[-1]
-        case.note(f"{int(last[0])} B: " +
-                  (f"{last[3]:.0f} MiB/s" if kind == "bw" else f"{last[4]:.1f} µs typical"))
+        pair = Pair.beside(case.instance())
+        pair.devices = devices
+        run_tool(case, pair, tool, options, iterations)
     return case_function
 
 

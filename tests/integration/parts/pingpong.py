@@ -3,21 +3,27 @@
 import re
 
 from harness import Spec, check, free_port
+from hosts import Pair
 from parts.pair import run_pair
+
+
+def run_pingpong(case, pair, tool, options, limit_s=20):
+    port = free_port()
+    common = [tool, "-g", str(pair.gid_index), "-p", str(port), *options]
+    server, client = run_pair(case, pair, [*common, "-d", pair.devices[0]],
+                              [*common, "-d", pair.devices[1], pair.server.address], port, limit_s)
+    for side in (server, client):
+        found = re.search(r"(\d+) iters in ([\d.]+) seconds = ([\d.]+) usec/iter", side.out)
+        check(found, f"{side.name} printed no result:\n{side.tail()}")
+        check(float(found.group(3)) > 0, f"implausible time: {found.group(0)}")
+    case.note(f"{found.group(3)} µs per iteration")
 
 
 def pingpong(tool, options, devices):
     def case_function(case):
-        env = case.instance().env()
-        port = free_port()
-        common = [tool, "-g", "1", "-p", str(port), *options]
-        server, client = run_pair(case, env, [*common, "-d", devices[0]],
-                                  [*common, "-d", devices[1], "localhost"], port, 20)
-        for side in (server, client):
-            found = re.search(r"(\d+) iters in ([\d.]+) seconds = ([\d.]+) usec/iter", side.out)
-            check(found, f"{side.name} printed no result:\n{side.tail()}")
-            check(float(found.group(3)) > 0, f"implausible time: {found.group(0)}")
-        case.note(f"{found.group(3)} µs per iteration")
+        pair = Pair.beside(case.instance())
+        pair.devices = devices
+        run_pingpong(case, pair, tool, options)
     return case_function
 
 

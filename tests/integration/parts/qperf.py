@@ -2,7 +2,8 @@
 
 import re
 
-from harness import Spec, check, free_port, is_listening, wait_for
+from harness import Spec, check, free_port, wait_for
+from hosts import Pair
 
 TESTS = {
     "RC": ["rc_bi_bw", "rc_bw", "rc_lat", "rc_rdma_read_bw", "rc_rdma_read_lat",
@@ -14,20 +15,22 @@ TESTS = {
 }
 
 
+def run_qperf(case, pair, test, options=()):
+    port = free_port()
+    server = pair.server.spawn(case, ["qperf", "-lp", str(port)])
+    wait_for(lambda: pair.server.is_listening(port), 10, f"port {port} listens")
+    client = pair.client.run(case, ["qperf", pair.server.address, "-lp", str(port), "-li",
+                                    pair.devices[1], "-ri", pair.devices[0], "-t", "1", *options, test], 20)
+    check(server.is_running(), "the qperf server died")
+    found = re.findall(r"(bw|latency|msg_rate|rate)\s*=\s*([\d.,]+)\s*(\S+)", client.out)
+    check(found and all(float(f[1].replace(",", "")) > 0 for f in found),
+          f"no plausible result of {test}:\n{client.tail()}")
+    case.note(", ".join(f"{f[0]} {f[1]} {f[2]}" for f in found))
+    server.kill()
+
+
 def one(test):
-    def case_function(case):
-        env = case.instance().env()
-        port = free_port()
-        server = case.spawn(["qperf", "-lp", str(port)], name="server", env=env)
-        wait_for(lambda: is_listening(port), 10, f"port {port} listens")
-        client = case.run(["qperf", "127.0.0.1", "-lp", str(port), "-li", "verbena0", "-ri",
-                           "verbena1", "-t", "1", test], 20, name="client", env=env)
-        check(server.is_running(), "the qperf server died")
-        found = re.findall(r"(bw|latency|msg_rate|rate)\s*=\s*([\d.,]+)\s*(\S+)", client.out)
-        check(found and all(float(f[1].replace(",", "")) > 0 for f in found),
-              f"no plausible result of {test}:\n{client.tail()}")
-        case.note(", ".join(f"{f[0]} {f[1]} {f[2]}" for f in found))
-    return case_function
+    return lambda case: run_qperf(case, Pair.beside(case.instance()), test)
 
 
 def cases(thorough):

@@ -1,19 +1,20 @@
 """Everything works where io_uring and userfaultfd are refused, as in a default container."""
 
 from harness import STAGE, Spec, check, free_port
+from hosts import Pair
 from parts.pair import run_pair
 
 
 def demo_pair(case):
     instance = case.instance(wrapper=[case.program("refuse_syscalls")])
-    env = instance.env()
+    pair = Pair.beside(instance)
     refuse = str(case.program("refuse_syscalls"))
     port = free_port()
-    run_pair(case, env, [refuse, "ibv_rc_pingpong", "-c", "-g", "1", "-p", str(port)],
+    run_pair(case, pair, [refuse, "ibv_rc_pingpong", "-c", "-g", "1", "-p", str(port)],
              [refuse, "ibv_rc_pingpong", "-c", "-g", "1", "-p", str(port), "localhost"], port, 20)
     port = free_port()
     common = [refuse, "ib_write_bw", "-F", "-x", "1", "-n", "500", "-p", str(port)]
-    run_pair(case, env, common, [*common, "127.0.0.1"], port, 20)
+    run_pair(case, pair, common, [*common, "127.0.0.1"], port, 20)
 
 
 def run_command(case):
