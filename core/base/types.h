@@ -35,7 +35,10 @@ struct Gid {
 
   friend constexpr auto operator<=>(const Gid&, const Gid&) = default;
   constexpr bool IsZero() const { return *this == Gid{}; }
-  constexpr bool IsMulticast() const { return raw[0] == 0xff; }
+  // An IPv6 group, or the mapped form of an IPv4 one, which RoCEv2 uses for those.
+  constexpr bool IsMulticast() const {
+    return raw[0] == 0xff || (IsIpv4Mapped() && (raw[12] & 0xf0) == 0xe0);
+  }
 
   static constexpr Gid FromIpv4(uint32_t host_order) {
     Gid g;

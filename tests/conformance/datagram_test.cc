@@ -192,7 +192,8 @@ TEST_F(Verb_ibv_create_qp, UdRefusesRdmaOperations) {
 
 ibv_gid Group() {
   ibv_gid group = {};
-  const uint8_t mapped[16] = {0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3};
+  // As rdma_cm makes it for an IPv4 group on RoCEv2.
+  const uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3};
   memcpy(group.raw, mapped, 16);
   return group;
 }
