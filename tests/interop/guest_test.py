@@ -91,6 +91,29 @@ class Table(unittest.TestCase):
             runner.gid_of(text, "10.77.0.1")
 
 
+class Boots(unittest.TestCase):
+    def laboratory(self, failures):
+        runner = load_runner()
+        lab = object.__new__(runner.Laboratory)
+        lab.guests, lab.left = [], failures
+
+        def boot():
+            if lab.left:
+                lab.left -= 1
+                raise Failure("does not come up")
+        lab.boot = boot
+        return lab, runner.BOOTS_MAX
+
+    def test_a_guest_that_does_not_come_up_gets_another_go_but_not_for_ever(self):
+        lab, most = self.laboratory(1)
+        lab.boot_or_retry()
+        self.assertEqual(lab.left, 0)
+        lab, most = self.laboratory(100)
+        with self.assertRaisesRegex(Failure, "does not come up"):
+            lab.boot_or_retry()
+        self.assertEqual(lab.left, 100 - most)
+
+
 class Formats(unittest.TestCase):
     def test_icrc_ignores_what_routers_change_and_nothing_else(self):
         packet = bytearray(udp_peer.ud_send(0x11, 7, b"abc"))
