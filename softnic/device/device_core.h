@@ -205,7 +205,8 @@ class DeviceCore {
     transport::Opcode opcode = transport::Opcode::kSendOnly;
     Psn psn;
     uint64_t use = kNoUse;
-    TxPacket* packet = nullptr;  // the payload goes into it, and to no QP
+    TxPacket* packet = nullptr;    // the payload goes into it, and to no QP
+    bool is_counted_read = false;  // in sender's reads_in_flight
   };
   // Whose PDU it is: a QP of this instance, or nobody's here (it came from a network).
   struct Origin {
@@ -242,6 +243,8 @@ class DeviceCore {
   void KeepUse(uint64_t use);
   void EndUse(uint64_t use);
   void ReportSourceFault(const DmaRecord& record);
+  void CountRead(DeviceQp& sender, DmaRecord& record, const transport::Payload& source);
+  void EndRead(const DmaRecord& record);
   // Tries again what waited for `qp`.
   void TakeWaiting(DeviceQp& qp);
   void DropWaiting(DeviceQp& qp);

@@ -140,6 +140,7 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
       record.psn = cause->psn;
       record.use = cause->use;
       KeepUse(cause->use);
+      CountRead(*sender, record, request.source);
       qp.last_stream = qp.IsConnectedService() ? std::min(qp.stream, sender->stream) : qp.stream;
     }
     SessionId source_owner = sender != nullptr ? sender->session->id : qp.session->id;
@@ -211,7 +212,18 @@ void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus st
     AfterInput(*qp);
   }
   EndUse(record.use);
+  EndRead(record);
   Settle();
+}
+
+void DeviceCore::CountRead(DeviceQp& sender, DmaRecord& record, const transport::Payload& source) {
+  record.is_counted_read = source.segments != nullptr;
+  if (record.is_counted_read) ++sender.reads_in_flight;
+}
+
+void DeviceCore::EndRead(const DmaRecord& record) {
+  DeviceQp* sender = record.is_counted_read ? FindQp(record.sender) : nullptr;
+  if (sender != nullptr && --sender->reads_in_flight == 0) MarkForDrain(*sender);
 }
 
 void DeviceCore::TakeWaiting(DeviceQp& qp) {
@@ -219,7 +231,11 @@ void DeviceCore::TakeWaiting(DeviceQp& qp) {
     Waiting& first = qp.waiting.front();
     DeviceQp* sender = FindQp(first.sender);
     // Nobody's, or for a QP that left the states in which it listens: dropped, as on a wire.
-    bool is_dropped = (sender == nullptr && !first.is_from_wire) || !qp.IsReceiving();
+    // So is the request of a QP that failed: its program has the buffers back.
+    bool is_dropped =
+        (sender == nullptr && !first.is_from_wire) || !qp.IsReceiving() ||
+        (sender != nullptr && first.blocks_sender && sender->service() == Service::kRc &&
+         sender->transport->state() == QpState::kErr);
     if (!is_dropped && !qp.transport->CanAccept(first.pdu->pdu())) return;
     Waiting taken = std::move(first);
     qp.waiting.pop_front();

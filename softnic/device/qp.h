@@ -109,6 +109,9 @@ class DeviceQp final : public transport::QpHost {
   bool is_paced = false;       // in the device's list: has sent its part of this turn
   bool is_tx_stalled = false;  // in the device's list: its port had no room
   bool is_blocked = false;     // a request of this QP waits at its destination
+  // DMA under way that reads what its requests and responses carry. In the error state nothing is
+  // flushed before it is done: a program that has its buffer back may write to it.
+  uint32_t reads_in_flight = 0;
   bool is_in_drain = false;
   bool has_more_output = false;          // a drain stopped at its budget
   uint64_t counted_qkey_violations = 0;  // in the port's counter already

@@ -193,6 +193,7 @@ int DeviceCore::ModifyQp(Command& command) {
 void DeviceCore::ResetQp(DeviceQp& qp) {
   qp.self.life = next_life_++;
   qp.is_blocked = false;
+  qp.reads_in_flight = 0;
   qp.has_more_output = false;
   qp.peer = {};
   qp.last_stream = 0;

@@ -272,6 +272,44 @@ TEST_F(RcTraffic, DestroyAndResetWaitForTheirDma) {
   }
 }
 
+// Its buffer is the program's again, which may write to it at once.
+TEST_F(RcTraffic, WorkIsFlushedWhenNothingReadsItsBufferAnyMore) {
+  world.dma.is_held = true;
+  a.Post(qp_a, Remote(shm::WrOpcode::kRdmaWrite, 1, memory_b), {SgeOf(memory_a, 64, mr_a.lkey)});
+  world.Settle();
+  ASSERT_EQ(a.ToError(qp_a), 0);
+  world.Settle();
+  EXPECT_FALSE(a.Poll(cq_a).has_value());
+  world.dma.is_held = false;
+  world.Settle();
+  EXPECT_EQ(MustPoll(a, cq_a).status, WcStatus::kWrFlushErr);
+}
+
+// More requests than the peer takes in at a time, so that the last waits at its door.
+TEST_F(RcTraffic, AFailedQpsRequestThatWaitsIsNotExecuted) {
+  world.dma.is_held = true;
+  cq_a = a.MustCreateCq(128);
+  shm::CreateQpRequest request = a.QpRequest(Service::kRc, cq_a.handle);
+  request.max_send_wr = 128;
+  ASSERT_EQ(a.CreateQp(request, &qp_a), 0);
+  ASSERT_EQ(b.ToReset(qp_b), 0);
+  Connect(a, qp_a, b, qp_b, Service::kRc);
+  constexpr uint64_t kRequests = 100;
+  for (uint64_t i = 0; i < kRequests; ++i) {
+    a.Post(qp_a, Remote(shm::WrOpcode::kRdmaWrite, i, memory_b + i),
+           {SgeOf(memory_a + 1'000, 1, mr_a.lkey)});
+  }
+  memory_a[1'000] = 0x55;
+  world.Settle();
+  ASSERT_EQ(a.ToError(qp_a), 0);
+  world.dma.is_held = false;
+  world.Settle();
+  ASSERT_EQ(a.PollAll(cq_a).size(), kRequests);
+  // The bound of a responder's placements outstanding (rc_script_test).
+  constexpr auto kTakenIn = 63;
+  EXPECT_EQ(std::count(memory_b, memory_b + kRequests, 0x55), kTakenIn);
+}
+
 TEST_F(RcTraffic, ResetAndReconnectStartsClean) {
   a.Post(qp_a, Remote(shm::WrOpcode::kRdmaWrite, 1, memory_b), {SgeOf(memory_a, 8, mr_a.lkey)});
   world.Settle();

@@ -47,7 +47,10 @@ void DeviceCore::Drain(DeviceQp& qp) {
     ++outputs_;
   }
   if (!HasTxRoom(qp.tx_responses)) qp.waits_for_tx = true;
-  while (budget > 0) {
+  // Failed work completes when nothing reads its buffers any more.
+  const bool may_flush =
+      qp.reads_in_flight == 0 || qp.transport->state() != QpState::kErr || !qp.IsConnectedService();
+  while (budget > 0 && may_flush) {
     transport::Completion completion{};
     if (!qp.transport->PollCompletion(completion)) break;
     PushCompletion(qp, completion);

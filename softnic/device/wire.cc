@@ -182,6 +182,7 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
   record.use = use;
   record.packet = packet;
   KeepUse(use);
+  CountRead(sender, record, pdu.payload);
   transport::DmaRequest request;
   request.source = pdu.payload;
   request.local_destination = payload;
