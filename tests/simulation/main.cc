@@ -2,9 +2,11 @@
 //
 //   simulate --seeds A..B [--seconds S]      simulate --seed N [--trace]
 #include <malloc.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cinttypes>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -57,6 +59,18 @@ bool Parse(int argc, char** argv, Arguments* out) {
   return has_seeds && out->first <= out->last;
 }
 
+// The seed under way, for a run that ends the process: a failed CHECK is a finding too.
+volatile uint64_t seed_under_way = 0;
+
+void OnDeath(int signal_number) {
+  char line[96];
+  const int length = std::snprintf(line, sizeof(line), "seed %" PRIu64 " FAILED: signal %d\n",
+                                   static_cast<uint64_t>(seed_under_way), signal_number);
+  if (write(STDOUT_FILENO, line, static_cast<size_t>(length)) != length) _exit(3);
+  std::signal(signal_number, SIG_DFL);
+  std::raise(signal_number);
+}
+
 void PrintTrace(uint64_t seed, Stage* stage) {
   World world(MakePlan(seed), stage, {.keeps_trace = true});
   world.Run();
@@ -89,6 +103,7 @@ int Main(int argc, char** argv) {
   };
   for (uint64_t seed = arguments.first; seed <= arguments.last; ++seed) {
     if (arguments.seconds > 0 && elapsed() > arguments.seconds) break;
+    seed_under_way = seed;
     World world(MakePlan(seed), &stage, {.keeps_trace = arguments.traces && arguments.is_one});
     const bool is_good = world.Run();
     ++runs;
@@ -121,5 +136,8 @@ int main(int argc, char** argv) {
   // Devices come and go thousands of times: their memory stays with the process.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  for (int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE}) {
+    std::signal(number, verbena::simulation::OnDeath);
+  }
   return verbena::simulation::Main(argc, argv);
 }
