@@ -124,6 +124,10 @@ void Flow::GenerateRc(Op& op) {
       op.key_index = invalidated_++;
       spare_keys_wanted_ = invalidated_;
     }
+  } else if (kind < 29 && own_keys_wanted_ < kSpareKeysMax) {
+    op.opcode = WrOpcode::kLocalInv;
+    op.length = 0;
+    op.key_index = own_keys_wanted_++;
   } else if (kind < 52) {
     op.opcode = WrOpcode::kRdmaWrite;
   } else if (kind < 62) {
@@ -165,6 +169,7 @@ void Flow::ModelAtomic(Op& op) {
 void Flow::MakeBad(Op& op) {
   if (op.IsAtomic() && !op.is_shared) words_[op.remote_at] = op.original;
   if (op.opcode == WrOpcode::kSendWithInv) --invalidated_;
+  if (op.opcode == WrOpcode::kLocalInv) --own_keys_wanted_;
   op.is_shared = false;
   op.flags = 0;
   op.length = 1 + random_.Below(64);
@@ -194,7 +199,7 @@ void Flow::MakeBad(Op& op) {
 
 void Flow::Place(Op& op) {
   const bool is_inline = (op.flags & shm::kSendInline) != 0;
-  if (!is_inline) {
+  if (!is_inline && op.opcode != WrOpcode::kLocalInv) {
     op.local_at = local_.Take(op.length, kMarginBytes, &op.local_until);
     op.piece_count = static_cast<uint8_t>(op.IsAtomic() ? 1 : 1 + random_.Below(3));
     uint32_t left = op.length;
@@ -216,12 +221,19 @@ void Flow::PlaceRemote(Op& op) {
   // READs look anywhere, and some WRITEs go where others are on their way to.
   const bool is_anywhere = service_ == Service::kRc && op.bad == Bad::kNone &&
                            (op.opcode == WrOpcode::kRdmaRead || random_.Chance(100));
+  if (is_anywhere && op.IsWrite() && last_read_at_ != 0 && random_.Chance(600) &&
+      last_read_at_ + op.length <= base + remote_.bytes) {
+    op.remote_at = last_read_at_;  // which only a fence keeps from what is read
+    op.flags |= shm::kSendFence;
+    return;
+  }
   if (is_anywhere) {
     const bool follows = remote_.head >= op.length + kMarginBytes && random_.Chance(500) &&
                          remote_.head % remote_.bytes >= op.length + kMarginBytes;
     op.remote_at = base + (follows ? static_cast<uint32_t>(remote_.head % remote_.bytes) -
                                          op.length - kMarginBytes
                                    : random_.Below(remote_.bytes - op.length));
+    if (op.opcode == WrOpcode::kRdmaRead) last_read_at_ = op.remote_at;
     return;
   }
   op.remote_at = base + remote_.Take(op.length, kMarginBytes, &op.remote_until);
@@ -234,6 +246,10 @@ void Flow::SetUp(std::byte* memory, std::byte* target, std::byte* shadow) {
   local_.head = local_.tail = 0;
   remote_.head = remote_.tail = 0;
   if (to_ == nullptr) return;
+  for (uint32_t i = 0; i < own_keys_wanted_; ++i) {
+    own_keys_.push_back(from_->client->Register(world_->Allocate(kSpareBytes), kSpareBytes,
+                                                access::kLocalWrite | access::kRemoteWrite));
+  }
   target_ = target;
   shadow_ = shadow;
   std::memset(target_, 0, target_bytes_);
@@ -310,6 +326,7 @@ void Flow::WriteWqe(Op& op, uint32_t index) {
   wqe.flags = op.flags;
   wqe.imm_or_rkey =
       op.opcode == WrOpcode::kSendWithInv ? spare_keys_[op.key_index].key : id_ << 16 | index;
+  if (op.opcode == WrOpcode::kLocalInv) wqe.imm_or_rkey = own_keys_[op.key_index].key;
   if (to_ != nullptr && (op.IsAtomic() || op.IsWrite() || op.opcode == WrOpcode::kRdmaRead)) {
     const Region& target = op.is_shared                  ? to_->client_state->shared
                            : op.bad == Bad::kInvalidated ? spare_keys_[op.key_index]
@@ -332,7 +349,7 @@ void Flow::WriteWqe(Op& op, uint32_t index) {
     wqe.inline_bytes = op.length;
     std::memcpy(body, Pattern() + op.pattern, op.length);
     if (IsStamped(op) && op.length >= 8) Stamp(index, body);
-  } else {
+  } else if (op.piece_count != 0) {
     FillSource(op, index);
     wqe.num_sge = op.piece_count;
     auto* sges = reinterpret_cast<shm::Sge*>(body);

@@ -149,6 +149,7 @@ class Flow {
   uint64_t SharedAtomicsPosted(uint32_t word) const;
 
   const Destination& DestinationOf(const Op& op) const;
+  uint32_t planned() const { return static_cast<uint32_t>(ops_.size()); }
   uint32_t posted() const { return next_post_; }
   uint32_t succeeded() const { return succeeded_; }
   bool has_failed() const { return is_failed_; }  // an error completion came
@@ -181,7 +182,7 @@ class Flow {
   void CheckWrite(const Op& op, uint32_t index);
   void CheckRead(const Op& op, uint32_t index);
   void CheckAtomic(const Op& op);
-  bool ExplainedByLater(uint32_t index, uint32_t at, std::byte value) const;
+  bool ExplainedByLater(uint32_t index, uint32_t end, uint32_t at, std::byte value) const;
   void AllowUnfinished(const Op& op);
   void CheckWords();
   const std::byte* GatherResult(const Op& op) const;
@@ -197,8 +198,9 @@ class Flow {
   const uint32_t message_bytes_max_;
   uint32_t bad_index_ = ~0u;
   uint32_t spare_keys_wanted_ = 0;
-  uint32_t invalidated_ = 0;  // spare regions, by requests so far
-  bool has_read_since_fence_ = false;
+  uint32_t own_keys_wanted_ = 0;  // spare regions of its own, for LOCAL_INV
+  uint32_t invalidated_ = 0;      // spare regions, by requests so far
+  uint32_t last_read_at_ = 0;     // in the target area; 0: none yet
 
   std::vector<Op> ops_;
   std::vector<uint32_t> messages_;  // ops that take a receive
@@ -215,7 +217,7 @@ class Flow {
   Region local_region_, target_region_;
   std::byte* target_ = nullptr;
   std::byte* shadow_ = nullptr;  // what the target held when all completed work was done
-  std::vector<Region> spare_keys_;
+  std::vector<Region> spare_keys_, own_keys_;
   uint64_t words_[kWords] = {};  // as generated
 };
 

@@ -17,6 +17,7 @@ constexpr std::byte kMarginByte{0xc3};
 WcOpcode WcOpcodeOf(const Op& op) {
   if (op.IsWrite()) return WcOpcode::kRdmaWrite;
   if (op.opcode == WrOpcode::kRdmaRead) return WcOpcode::kRdmaRead;
+  if (op.opcode == WrOpcode::kLocalInv) return WcOpcode::kLocalInv;
   if (op.opcode == WrOpcode::kAtomicFetchAndAdd) return WcOpcode::kFetchAdd;
   if (op.opcode == WrOpcode::kAtomicCmpAndSwp) return WcOpcode::kCompSwap;
   return WcOpcode::kSend;
@@ -100,14 +101,14 @@ void Flow::Fail(uint32_t index, WcStatus status) {
   const Op& op = ops_[index];
   CheckMargins(op);
   if (status == WcStatus::kWrFlushErr) {
-    const Flow* incoming = from_->incoming();
-    const bool is_peers_fault = incoming != nullptr && incoming->bad_is_posted();
-    if (!is_failed_ && !is_peers_fault) Wrong(index, "flushed without a reason");
+    from_->must_fail = true;  // what made it fail may be told later, by its receive queue
   } else if (is_failed_) {
     Wrong(index, "a second failure");
   } else if (!MayFailWith(op, status)) {
     Wrong(index,
           ("failed without a reason, status " + std::to_string(static_cast<int>(status))).c_str());
+  } else {
+    from_->has_reason = true;
   }
   is_failed_ = true;
   local_.GiveBack(op.local_until);
@@ -124,7 +125,7 @@ bool Flow::MayFailWith(const Op& op, WcStatus status) const {
 }
 
 void Flow::CheckMargins(const Op& op) {
-  if ((op.flags & shm::kSendInline) != 0) return;
+  if (op.piece_count == 0) return;
   const std::byte* start = local_region_.memory + op.local_at;
   for (uint32_t i = 0; i < kMarginBytes; ++i) {
     if (start[-1 - static_cast<int>(i)] != kMarginByte || start[op.length + i] != kMarginByte) {
@@ -147,9 +148,9 @@ bool Flow::MatchesStamped(const Op& op, const std::byte* bytes, uint32_t index) 
   return std::memcmp(bytes, stamp, 8) == 0 && Matches(op, bytes, op.length, 8);
 }
 
-// Whether a request posted after `index` may have put this byte there.
-bool Flow::ExplainedByLater(uint32_t index, uint32_t at, std::byte value) const {
-  for (uint32_t i = index + 1; i < next_post_; ++i) {
+// Whether a request posted after `index` and before `end` may have put this byte there.
+bool Flow::ExplainedByLater(uint32_t index, uint32_t end, uint32_t at, std::byte value) const {
+  for (uint32_t i = index + 1; i < end; ++i) {
     const Op& later = ops_[i];
     if (!later.IsWrite() || at < later.remote_at || at - later.remote_at >= later.length) continue;
     if (Pattern()[later.pattern + at - later.remote_at] == value) return true;
@@ -163,7 +164,7 @@ void Flow::CheckWrite(const Op& op, uint32_t index) {
   if (!TargetHolds(op)) {
     for (uint32_t i = 0; i < op.length; ++i) {
       if (target[i] == Pattern()[op.pattern + i]) continue;
-      if (!ExplainedByLater(index, op.remote_at + i, target[i])) {
+      if (!ExplainedByLater(index, next_post_, op.remote_at + i, target[i])) {
         return Wrong(index, "success, but its bytes are not at the peer");
       }
     }
@@ -177,7 +178,7 @@ void Flow::CheckWriteArrived(const Op& op) {
   for (uint32_t i = 0; i < op.length; ++i) {
     const std::byte value = target_[op.remote_at + i];
     if (value == Pattern()[op.pattern + i]) continue;
-    if (!ExplainedByLater(index, op.remote_at + i, value)) {
+    if (!ExplainedByLater(index, next_post_, op.remote_at + i, value)) {
       return Wrong(index, "its immediate came, its bytes did not");
     }
   }
@@ -198,14 +199,17 @@ const std::byte* Flow::GatherResult(const Op& op) const {
   return out;
 }
 
-// All requests before it are done: it saw what they left, or what later ones have put there.
+// All requests before it are done: it saw what they left, or what later ones have put there, but
+// for those behind a fence.
 void Flow::CheckRead(const Op& op, uint32_t index) {
   const std::byte* result = GatherResult(op);
   const std::byte* model = shadow_ + op.remote_at;
   if (std::memcmp(result, model, op.length) == 0) return;
+  uint32_t fence = index + 1;
+  while (fence < next_post_ && (ops_[fence].flags & shm::kSendFence) == 0) ++fence;
   for (uint32_t i = 0; i < op.length; ++i) {
     if (result[i] == model[i]) continue;
-    if (!ExplainedByLater(index, op.remote_at + i, result[i])) {
+    if (!ExplainedByLater(index, fence, op.remote_at + i, result[i])) {
       return Wrong(index, "it read what was never there");
     }
   }

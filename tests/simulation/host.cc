@@ -86,7 +86,8 @@ Region Client::Register(std::byte* memory, uint32_t bytes, uint32_t access) {
   request.iova = next_iova_;
   next_iova_ += (bytes + 0x1'ffffu) & ~0xffffu;
   auto reply = Must<shm::RegMrReply>(shm::CommandOp::kRegMr, request);
-  return {memory, bytes, request.iova, reply.lkey};
+  regions.push_back({memory, bytes, request.iova, reply.lkey});
+  return regions.back();
 }
 
 shm::Handle Client::CreateCq(uint32_t entries) {

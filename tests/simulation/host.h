@@ -82,6 +82,7 @@ class Client final : public softnic::SessionServices {
   CqConsumer cq;
   uint32_t cq_entries = 0;
   std::vector<shm::AsyncEventMessage> events;
+  std::vector<Region> regions;  // all it has registered
   uint32_t live_queues = 0;
 
  private:

@@ -81,8 +81,8 @@ void PrintStats(const RunStats& stats) {
   const auto& network = stats.network;
   std::printf("  %" PRIu64 " QPs, %" PRIu64 " WQEs, %" PRIu64 " completions (%" PRIu64
               " of receives), %" PRIu64 " QPs failed, %" PRIu64 " steps, ended at %.3f ms\n",
-              stats.qps, stats.wqes, stats.completions, stats.receives, stats.failed_ends,
-              stats.steps, static_cast<double>(stats.end.ns) / 1e6);
+              stats.qps, stats.wqes + stats.receive_wqes, stats.completions, stats.receives,
+              stats.failed_ends, stats.steps, static_cast<double>(stats.end.ns) / 1e6);
   std::printf("  packets: %" PRIu64 " sent, %" PRIu64 " lost, %" PRIu64 " corrupted (%" PRIu64
               " found), %" PRIu64 " doubled, %" PRIu64 " reordered, %" PRIu64 " cut off, %" PRIu64
               " queue full, %" PRIu64 " inbox full, %" PRIu64 " port down, %" PRIu64
@@ -107,7 +107,7 @@ int Main(int argc, char** argv) {
     World world(MakePlan(seed), &stage, {.keeps_trace = arguments.traces && arguments.is_one});
     const bool is_good = world.Run();
     ++runs;
-    wqes += world.stats().wqes;
+    wqes += world.stats().wqes + world.stats().receive_wqes;
     packets += world.stats().network.sent;
     succeeded += world.stats().succeeded;
     steps += world.stats().steps;

@@ -63,6 +63,10 @@ EndPlan PlanEnd(SimRandom& random, const Plan& plan, uint32_t client) {
   return end;
 }
 
+void PlanShortReceive(SimRandom& random, EndPlan& end) {
+  if (random.Chance(80) && !end.has_srq) end.short_receive = random.Below(60);
+}
+
 uint32_t MessageBytesMax(SimRandom& random, uint32_t path_mtu_code) {
   const uint32_t mtu_bytes = 128u << path_mtu_code;
   if (random.Chance(60)) return mtu_bytes * (mtu_bytes <= 512 ? 24 : 6);
@@ -82,13 +86,17 @@ void PlanConnections(SimRandom& random, Plan& plan) {
     const uint32_t b = random.Below(clients);
     pair.ends[0] = PlanEnd(random, plan, a);
     pair.ends[1] = PlanEnd(random, plan, b);
+    for (EndPlan& end : pair.ends) {
+      if (pair.service == Service::kUc) PlanShortReceive(random, end);
+    }
     plan.pairs.push_back(pair);
   }
   const uint32_t datagram_count = Between(random, 2, 3);
   for (uint32_t i = 0; i < datagram_count; ++i) {
     DatagramPlan datagram;
     datagram.end = PlanEnd(random, plan, (i + 1) % clients);
-    datagram.is_member = random.Chance(400);
+    datagram.is_ipv6 = random.Chance(400);
+    PlanShortReceive(random, datagram.end);
     plan.datagrams.push_back(datagram);
   }
 }
@@ -100,13 +108,28 @@ void PlanWork(SimRandom& random, Plan& plan) {
     for (EndPlan& end : pair.ends) ends.push_back(&end);
   }
   for (DatagramPlan& datagram : plan.datagrams) ends.push_back(&datagram.end);
-  const uint32_t each = (kWqesMin + 100) / static_cast<uint32_t>(ends.size()) + 1;
+  const uint32_t each = (kWqesMin + 250) / static_cast<uint32_t>(ends.size()) + 1;
   for (EndPlan* end : ends) end->ops = each;
   for (size_t i = 0; i + 1 < ends.size(); i += 2) {
     const uint32_t moved = random.Below(each / 2);
     ends[i]->ops += moved;
     ends[i + 1]->ops -= moved;
   }
+}
+
+// Of all programs the one whose death ends least work.
+uint32_t IdlestClient(const Plan& plan) {
+  std::vector<uint32_t> ops(plan.clients.size());
+  for (const PairPlan& pair : plan.pairs) {
+    for (const EndPlan& end : pair.ends) ops[end.client] += pair.ends[0].ops + pair.ends[1].ops;
+  }
+  for (const DatagramPlan& datagram : plan.datagrams) {
+    ops[datagram.end.client] += datagram.end.ops;
+  }
+  for (uint32_t& count : ops) {
+    if (count == 0) count = ~0u;  // its death ends nothing
+  }
+  return static_cast<uint32_t>(std::min_element(ops.begin(), ops.end()) - ops.begin());
 }
 
 Instant Within(SimRandom& random, Instant end) {
@@ -169,7 +192,7 @@ void PlanIncidents(SimRandom& random, Plan& plan) {
   }
   if (has()) {
     plan.has_crash = true;
-    plan.crashed_client = random.Below(static_cast<uint32_t>(plan.clients.size()));
+    plan.crashed_client = IdlestClient(plan);
     plan.crash_at = Within(random, plan.quiet_at);
   }
 }
@@ -179,6 +202,7 @@ void Provide(std::span<EndPlan> ends) {
   for (EndPlan& end : ends) {
     end.has_srq = false;
     end.rq_depth = 16;
+    end.short_receive = ~0u;
   }
 }
 

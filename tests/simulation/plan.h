@@ -38,6 +38,8 @@ struct EndPlan {
   uint8_t max_rd_atomic = 4;
   uint32_t ops = 0;  // that it sends
   bool ends_badly = false;
+  // Unreliable services: this receive has room for next to nothing. ~0: none.
+  uint32_t short_receive = ~0u;
 };
 
 struct PairPlan {
@@ -48,11 +50,10 @@ struct PairPlan {
   EndPlan ends[2];
 };
 
-// A UD QP; its datagrams go to all others of the same address family.
+// A UD QP; its datagrams go to itself and all others.
 struct DatagramPlan {
   EndPlan end;
   bool is_ipv6 = false;
-  bool is_member = false;  // of the multicast group
 };
 
 struct PausePlan {

@@ -61,6 +61,8 @@ uint32_t Receiver::Post(Instant now) {
         slot.bytes = op.length;
       }
     }
+    slot.is_short = end_ != nullptr && slot.sequence == end_->plan.short_receive;
+    if (slot.is_short) slot.bytes = end_->service == Service::kUd ? kGrhBytes + 1 : 1;
     slot.split = random_.Below(slot.bytes + 1);
     slot.is_swapped = random_.Chance(300);
     auto* entry = static_cast<std::byte*>(ring_->Reserve());
@@ -124,9 +126,13 @@ void Receiver::OnCompletion(End& end, const shm::Cqe& cqe) {
   const bool is_peers_fault = incoming != nullptr && incoming->bad_is_posted();
   if (status == WcStatus::kWrFlushErr) {
     // The failure itself may be told later: a READ's bytes may still be on their way in.
-    if (!end.has_failed && !is_peers_fault) end.must_fail = true;
-  } else if (end.service != Service::kRc || !is_peers_fault) {
+    end.must_fail = true;
+  } else if (end.service == Service::kRc ? !is_peers_fault
+                                         : !slot.is_short || status != WcStatus::kLocLenErr) {
     Wrong(end, "failed without a reason");
+  } else {
+    end.has_reason = true;
+    if (end.own_receiver != nullptr) end.own_receiver->Stop();
   }
   world_->OnEndFailed(&end);
   // What came of a message that was never whole.
@@ -245,9 +251,22 @@ void Receiver::OnDatagram(End& end, const Slot& slot, uint32_t index, const shm:
   }
   CheckFields(end, *op, cqe, flow->ImmOf(*op));
   if (cqe.src_qpn != flow->from()->qp.qpn.value) Wrong(end, "wrong source QP");
+  CheckGrh(end, *flow->from(), bytes - kGrhBytes);
   if (flow->DestinationOf(*op).end != &end) return Wrong(end, "a datagram for another");
   if (length == op->length && !flow->MatchesStamped(*op, bytes, number)) Wrong(end, "wrong bytes");
   flow->OnMessageArrived(op->message);
+}
+
+// Both addresses stand at its end, whatever it is a header of.
+void Receiver::CheckGrh(End& end, const End& sender, const std::byte* grh) {
+  const bool is_ipv6 = std::to_integer<uint32_t>(grh[0]) >> 4 == 6;
+  const uint32_t bytes = is_ipv6 ? 16 : 4;
+  const Gid from = world_->GidOf(sender, is_ipv6);
+  const Gid to = world_->GidOf(end, is_ipv6);
+  if (std::memcmp(grh + kGrhBytes - 2 * bytes, from.raw.data() + 16 - bytes, bytes) != 0 ||
+      std::memcmp(grh + kGrhBytes - bytes, to.raw.data() + 16 - bytes, bytes) != 0) {
+    Wrong(end, "a GRH with wrong addresses");
+  }
 }
 
 }  // namespace verbena::simulation

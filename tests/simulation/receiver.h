@@ -31,6 +31,7 @@ class Receiver {
   uint32_t Post(Instant now);
   void OnCompletion(End& end, const shm::Cqe& cqe);
   void Stop() { is_stopped_ = true; }  // its QP is dead, or its program has all it needs
+  uint64_t posted() const { return next_sequence_; }
   uint32_t outstanding() const { return outstanding_; }
   End* end() const { return end_; }
 
@@ -40,6 +41,7 @@ class Receiver {
     uint64_t sequence = 0;
     uint32_t bytes = 0;
     uint32_t split = 0;
+    bool is_short = false;    // on purpose
     bool is_swapped = false;  // the second piece lies first
   };
 
@@ -53,6 +55,7 @@ class Receiver {
   // The first `bytes` received, in one piece.
   const std::byte* Gather(const Slot& slot, uint32_t index, uint32_t bytes);
   void CheckFields(End& end, const Op& op, const shm::Cqe& cqe, uint32_t imm);
+  void CheckGrh(End& end, const End& sender, const std::byte* grh);
   void Wrong(const End& end, const char* what);
 
   World* const world_;

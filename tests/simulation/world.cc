@@ -79,6 +79,10 @@ bool World::Run() {
     stats_.wqes += end->flow->posted();
     stats_.succeeded += end->flow->succeeded();
     stats_.failed_ends += end->has_failed;
+    if (end->own_receiver != nullptr) stats_.receive_wqes += end->own_receiver->posted();
+  }
+  for (auto& state : clients_) {
+    if (state->srq_receiver != nullptr) stats_.receive_wqes += state->srq_receiver->posted();
   }
   for (auto& host : hosts_) {
     for (const softnic::NicStatus& nic : host->device.ListNicStatuses()) {
@@ -106,6 +110,7 @@ bool World::Advance() {
   if (next.IsNever()) return false;
   now_ = std::max(now_, next);
   ApplyIncidents();
+  if (has_crashed_) PoisonCrashed();
   network.Advance(now_);
   for (auto& host : hosts_) {
     if (now_ < host->paused_until) continue;
@@ -173,6 +178,16 @@ void World::Crash(ClientState& state) {
     end->flow->Abandon();
     if (end->receiver != nullptr) end->receiver->Stop();
     end->has_failed = true;
+  }
+}
+
+// Nothing may touch the memory of a program that is gone.
+void World::PoisonCrashed() {
+  ClientState& state = *clients_[plan_.crashed_client];
+  if (state.is_poisoned || !state.client->host->device.SessionIsGone(state.client->session)) return;
+  state.is_poisoned = true;
+  for (const Region& region : state.client->regions) {
+    std::memset(region.memory, kPoison, region.bytes);
   }
 }
 
@@ -289,13 +304,14 @@ void World::CheckEvents(ClientState& state) {
       case EventType::kQpLastWqeReached:
         if (end == nullptr || !end->has_srq) {
           Violate("last WQE reached on a QP without a shared queue");
-        } else if (!end->has_failed && !is_peers_fault) {
+        } else {
           end->must_fail = true;
         }
         break;
       case EventType::kQpReqErr:
       case EventType::kQpAccessErr:
         if (!is_peers_fault) Violate("an event of a fault that was not there");
+        end->has_reason = true;
         OnEndFailed(end);
         break;
       default:
@@ -345,7 +361,10 @@ void World::OnEndFailed(End* end) {
   if (end->has_failed) return;
   end->has_failed = true;
   Trace("QP " + std::to_string(end->number) + " has failed");
-  end->flow->CutShort();
+  // What a dead QP is given is only flushed: a few of it will do, unless there is little else.
+  uint64_t wqes = 0;
+  for (const Flow* flow : flows_) wqes += flow->planned();
+  if (wqes - end->flow->planned() + end->flow->posted() >= kWqesMin) end->flow->CutShort();
   // The unreliable services go on receiving in SQE.
   if (end->service == Service::kRc && end->own_receiver != nullptr) end->own_receiver->Stop();
 }

@@ -52,7 +52,7 @@ struct ClientState {
   std::unique_ptr<Receiver> srq_receiver;
   shm::Handle srq = 0;
   bool is_crashed = false;
-  std::vector<std::pair<std::byte*, uint32_t>> memory;  // poisoned after a crash
+  bool is_poisoned = false;  // its memory, since nothing may touch it any more
 };
 
 struct Destination {
@@ -79,6 +79,7 @@ struct End {
   Receiver* receiver = nullptr;
   bool has_failed = false;  // its QP left the states in which it works
   bool must_fail = false;   // it was flushed before anything told why
+  bool has_reason = false;  // something told why
   std::vector<std::string> send_outcome, receive_outcome;  // if the world keeps outcomes
 
   Flow* incoming() const { return peer == nullptr ? nullptr : peer->flow.get(); }
@@ -87,6 +88,7 @@ struct End {
 struct RunStats {
   uint64_t qps = 0, wqes = 0, succeeded = 0, completions = 0, receives = 0, failed_ends = 0,
            steps = 0;
+  uint64_t receive_wqes = 0;  // wqes: of send queues
   transport::sim::SimNetworkCounters network;
   uint64_t icrc_errors = 0;
   Instant end;
@@ -97,6 +99,7 @@ class World {
   static constexpr uint32_t kInlineBytes = 128;
   static constexpr uint32_t kSharedWords = 4;
   static constexpr uint32_t kQkey = 0x1234;
+  static constexpr int kPoison = 0xdd;
   static constexpr uint32_t kDatagramBytesMax = 2048;
 
   struct Options {
@@ -124,6 +127,9 @@ class World {
   std::byte* scratch() { return scratch_.data(); }
   std::byte* Allocate(uint32_t bytes) { return stage_->arena.Take(bytes); }
   Flow* FindFlow(uint32_t id) const { return id < flows_.size() ? flows_[id] : nullptr; }
+  Gid GidOf(const End& end, bool is_ipv6) const {
+    return GidOf(plan_.clients[end.plan.client], is_ipv6);
+  }
   void NoteShared(End* end, uint32_t word, uint64_t original);
   void OnEndFailed(End* end);
   bool IsLossy(const End& end) const;
@@ -148,6 +154,8 @@ class World {
   void ApplyIncidents();
   Instant NextIncident() const;
   void Crash(ClientState& state);
+  void PoisonCrashed();
+  void CheckPoison(const ClientState& state);
   bool IsFinished() const;
   std::string Unfinished() const;
   void CheckEnd();

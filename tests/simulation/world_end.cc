@@ -44,11 +44,27 @@ std::string World::Unfinished() const {
 void World::CheckEnd() {
   for (auto& end : ends_) {
     end->flow->CheckMemory();
-    if (end->must_fail && !end->flow->has_failed() && !end->client_state->is_crashed) {
+    const Flow* incoming = end->incoming();
+    const bool is_peers_fault =
+        end->service == Service::kRc && incoming != nullptr && incoming->bad_is_posted();
+    if (end->must_fail && !end->has_reason && !is_peers_fault && !end->client_state->is_crashed) {
       Violate("QP " + std::to_string(end->number) + " was flushed without a reason");
     }
   }
-  for (auto& state : clients_) CheckShared(*state);
+  for (auto& state : clients_) {
+    CheckShared(*state);
+    CheckPoison(*state);
+  }
+}
+
+void World::CheckPoison(const ClientState& state) {
+  if (!state.is_poisoned) return;
+  for (const Region& region : state.client->regions) {
+    const bool is_whole = std::all_of(region.memory, region.memory + region.bytes, [](std::byte b) {
+      return b == static_cast<std::byte>(kPoison);
+    });
+    if (!is_whole) Violate("memory of a program that is gone was written to");
+  }
 }
 
 // Each of the adds that were told to have succeeded, and perhaps some of the others.
