@@ -191,6 +191,11 @@ void PlanIncidents(SimRandom& random, Plan& plan) {
     plan.ports_down.push_back(down);
   }
   if (has()) {
+    plan.has_stop = true;
+    plan.stopped_end = random.Below(static_cast<uint32_t>(2 * plan.pairs.size()));
+    plan.stop_at = Within(random, Instant{early.ns / 2});
+  }
+  if (has()) {
     plan.has_crash = true;
     plan.crashed_client = IdlestClient(plan);
     plan.crash_at = Within(random, plan.quiet_at);

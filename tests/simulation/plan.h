@@ -81,6 +81,9 @@ struct Plan {
   bool has_crash = false;
   uint32_t crashed_client = 0;
   Instant crash_at;
+  bool has_stop = false;  // a program moves a QP to the error state in the middle of its work
+  uint32_t stopped_end = 0;
+  Instant stop_at;
 
   // Packets may be lost, or late enough to look lost.
   bool MayLose() const { return level != FaultLevel::kNone; }

@@ -8,7 +8,7 @@
 namespace verbena::simulation {
 namespace {
 
-constexpr uint64_t kSeeds = 1'000;
+constexpr uint64_t kSeeds = 3'000;
 constexpr uint64_t kSeedsTwice = 40;
 constexpr uint64_t kSeedsCompared = 100;
 

@@ -157,6 +157,9 @@ void World::ApplyIncidents() {
               std::to_string(host.index));
         break;
       }
+      case Kind::kStop:
+        Stop(*ends_[plan_.stopped_end]);
+        break;
       case Kind::kCrash:
         Crash(*clients_[plan_.crashed_client]);
         break;
@@ -179,6 +182,21 @@ void World::Crash(ClientState& state) {
     if (end->receiver != nullptr) end->receiver->Stop();
     end->has_failed = true;
   }
+}
+
+void World::Stop(End& end) {
+  if (end.client_state->is_crashed) return;
+  Trace("the program of QP " + std::to_string(end.number) + " moves it to the error state");
+  Host& host = *end.client->host;
+  host.now = now_;
+  host.dma.set_now(now_);
+  host.wake = now_;
+  shm::QpAttr attr{};
+  attr.qp_state = static_cast<uint32_t>(QpState::kErr);
+  end.client->Modify(end.qp, attr, shm::qp_mask::kState);
+  end.has_reason = true;
+  if (end.own_receiver != nullptr) end.own_receiver->Stop();
+  OnEndFailed(&end);
 }
 
 // Nothing may touch the memory of a program that is gone.

@@ -154,6 +154,7 @@ class World {
   void ApplyIncidents();
   Instant NextIncident() const;
   void Crash(ClientState& state);
+  void Stop(End& end);
   void PoisonCrashed();
   void CheckPoison(const ClientState& state);
   bool IsFinished() const;
@@ -181,7 +182,7 @@ class World {
   uint32_t incidents_done_ = 0;
   struct Incident {
     Instant at;
-    enum class Kind : uint8_t { kQuiet, kPause, kResume, kPortDown, kPortUp, kCrash } kind;
+    enum class Kind : uint8_t { kQuiet, kPause, kResume, kPortDown, kPortUp, kStop, kCrash } kind;
     uint32_t host = 0, nic = 0;
     Instant until;
   };

@@ -56,6 +56,7 @@ World::World(const Plan& plan, Stage* stage, const Options& options)
     incidents_.push_back({down.begin, Kind::kPortDown, down.host, down.nic, {}});
     incidents_.push_back({down.end, Kind::kPortUp, down.host, down.nic, {}});
   }
+  if (plan_.has_stop) incidents_.push_back({plan_.stop_at, Kind::kStop, 0, 0, {}});
   if (plan_.has_crash) incidents_.push_back({plan_.crash_at, Kind::kCrash, 0, 0, {}});
   incidents_.push_back({plan_.quiet_at, Kind::kQuiet, 0, 0, {}});
   std::stable_sort(incidents_.begin(), incidents_.end(),
