@@ -263,6 +263,7 @@ class DeviceCore {
   static bool HasPaceRoom(const DeviceQp& qp);
   void WaitForPace(DeviceQp& qp);
   void BeginPace();
+  bool HasPacedWork();
   bool IsBacklogged(Nic& nic);
   // The path of `path.dgid` leads to the network.
   void EmitPacket(DeviceQp& sender, const transport::Pdu& pdu, const transport::Path& path,

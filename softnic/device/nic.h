@@ -10,6 +10,7 @@
 #include "core/shm/command.h"
 #include "softnic/device/device.h"
 #include "softnic/device/tables.h"
+#include "softnic/device/wire_pace.h"
 #include "transport/port/packet_port.h"
 
 namespace verbena::softnic {
@@ -55,8 +56,7 @@ class Nic {
   uint32_t qkey_violations = 0;           // the port's counter
   transport::PacketPort* port = nullptr;  // nullptr: reaches NICs of its instance only
   bool is_up = true;
-  // Packets of UC and UD that may still leave before the next turn.
-  uint32_t unacked_packets_left = 0;
+  UnackedPace pace;
   // A QP whose backlog is full, and for how many turns its packets may wait in the socket.
   Qpn backlogged;
   uint32_t backlog_turns_left = 0;

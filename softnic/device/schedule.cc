@@ -124,6 +124,7 @@ Instant DeviceCore::PollTimeout() const {
   Instant due = earliest == nullptr ? Instant::Never() : earliest->deadline;
   for (const auto& nic : nics_) {
     if (nic->port != nullptr) due = std::min(due, nic->port->PollTimeout());
+    if (!paced_.empty()) due = std::min(due, nic->pace.PollTimeout());
   }
   return due;
 }
@@ -179,7 +180,7 @@ bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
     }
   }
   Settle();
-  return !ready_sessions_.IsEmpty() || !paced_.empty();
+  return !ready_sessions_.IsEmpty() || HasPacedWork();
 }
 
 }  // namespace verbena::softnic

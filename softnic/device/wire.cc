@@ -35,10 +35,6 @@ constexpr uint32_t kWindowPsnsMax = 256;
 constexpr uint64_t kPeerBytes = 320 * 1024;
 // A packet takes up more of it than its payload.
 constexpr uint64_t kPacketOverheadBytes = 1024;
-// Packets of UC and UD that a NIC sends in one turn: those a QP places in one
-// (transport::ReceiveQueue::kMaxPlacements). Where both ends are one thread, that is what keeps the
-// sender from overrunning the receiver's socket.
-constexpr uint32_t kUnackedPacketsPerTurn = 16;
 // QPs waiting for their peers that one acknowledgement looks at; they take turns.
 constexpr size_t kWaitersPerLook = 8;
 
@@ -117,8 +113,7 @@ void DeviceCore::CountUnacked(DeviceQp& qp) {
 }
 
 bool DeviceCore::HasPaceRoom(const DeviceQp& qp) {
-  return qp.service() == Service::kRc || qp.nic->port == nullptr ||
-         qp.nic->unacked_packets_left != 0;
+  return qp.service() == Service::kRc || qp.nic->port == nullptr || qp.nic->pace.HasRoom();
 }
 
 void DeviceCore::WaitForPace(DeviceQp& qp) {
@@ -128,7 +123,7 @@ void DeviceCore::WaitForPace(DeviceQp& qp) {
 }
 
 void DeviceCore::BeginPace() {
-  for (const auto& nic : nics_) nic->unacked_packets_left = kUnackedPacketsPerTurn;
+  for (const auto& nic : nics_) nic->pace.BeginTurn(now_);
   std::vector<QpRef> paced = std::move(paced_);
   paced_.clear();
   for (QpRef ref : paced) {
@@ -136,7 +131,16 @@ void DeviceCore::BeginPace() {
     if (qp == nullptr) continue;
     qp->is_paced = false;
     if (MaySend(*qp)) MakeReady(*qp);
+    WaitForPace(*qp);
   }
+}
+
+// Those that wait for the next turn, not for a time.
+bool DeviceCore::HasPacedWork() {
+  return std::any_of(paced_.begin(), paced_.end(), [this](QpRef ref) {
+    DeviceQp* qp = FindQp(ref);
+    return qp != nullptr && !qp->nic->pace.IsResting();
+  });
 }
 
 // --- packets -------------------------------------------------------------------------------------
@@ -159,9 +163,7 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
   std::byte* payload = packet->bytes + packet->header_bytes;
   bool is_response = !transport::LookUpOpcode(pdu.opcode)->is_request;
   (is_response ? sender.tx_responses : sender.tx_requests).Push(packet);
-  if (sender.service() != Service::kRc && sender.nic->unacked_packets_left != 0) {
-    --sender.nic->unacked_packets_left;
-  }
+  if (sender.service() != Service::kRc) sender.nic->pace.OnPacket(packet->payload_bytes);
   if (!is_response && sender.wire.peer != nullptr) {
     bool is_read = pdu.opcode == transport::Opcode::kReadRequest;
     uint64_t packets = static_cast<uint64_t>(pdu.psn_count.value);

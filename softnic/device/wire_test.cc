@@ -138,6 +138,12 @@ class Wire : public ::testing::Test {
     }
     return false;
   }
+  // What host 0 has to send, in the time it takes, without answers.
+  void SendAll() {
+    do {
+      a->Settle();
+    } while (a->AdvanceToTimer());
+  }
   WcStatus Wait(TestClient& client, TestCq& cq) {
     std::optional<Wc> wc;
     EXPECT_TRUE(RunUntil([&] { return (wc = client.Poll(cq)).has_value(); }));
@@ -351,7 +357,7 @@ TEST_F(Wire, PacketsThatNobodyAcknowledgesWaitInTheSocket) {
   for (int i = 0; i < kMessages; ++i) {
     alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
   }
-  a->Settle();  // all of them lie in the socket before the receiver's first turn
+  SendAll();  // all of them lie in the socket before the receiver's first turn
   ASSERT_GT(ports[1].inbox.size(), 400u);
   // Each turn takes what it finds; the copies are done between two turns.
   while (!ports[1].inbox.empty()) {
@@ -367,7 +373,7 @@ TEST_F(Wire, AQpThatTakesNothingHoldsUpNobody) {
   for (int i = 0; i < 6; ++i) {
     alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
   }
-  a->Settle();
+  SendAll();
   // Without copies it is full at once; after some turns what comes for it is dropped.
   b->device->PollPorts(b->now, 10'000);
   EXPECT_FALSE(ports[1].inbox.empty());
@@ -386,6 +392,23 @@ TEST_F(Wire, ATurnSendsWhatAReceiverTakesInOne) {
   while (a->dma.Step(*a->device, a->now)) {
   }
   EXPECT_EQ(ports[1].inbox.size(), 16u);
+}
+
+TEST_F(Wire, WhatNobodyAcknowledgesLeavesAtTheRateOfALink) {
+  Connect(Service::kUc);
+  Instant begin = a->now;
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  a->Settle();
+  // A burst at once, and with it the packet that exceeds it.
+  int64_t cost_bytes = 1024 + UnackedPace::kPacketBytes;
+  EXPECT_EQ(ports[1].inbox.size(), static_cast<size_t>(UnackedPace::kBurstBytes / cost_bytes));
+  EXPECT_FALSE(a->device->Run(a->now, 64)) << "nothing to do before the time comes";
+  SendAll();
+  EXPECT_EQ(ports[1].inbox.size(), (kBytes + 1023) / 1024);
+  int64_t paced_bytes = static_cast<int64_t>(ports[1].inbox.size()) * cost_bytes;
+  int64_t least_ns = (paced_bytes - UnackedPace::kBurstBytes) * 4 / 5;
+  EXPECT_GE((a->now - begin).ns, least_ns - UnackedPace::kBurstBytes);
+  EXPECT_LE((a->now - begin).ns, least_ns + UnackedPace::kBurstBytes);
 }
 
 TEST_F(Wire, APeerThatIsGoneMeansRetryExceeded) {
