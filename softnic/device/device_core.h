@@ -258,7 +258,9 @@ class DeviceCore {
   void JoinPeer(DeviceQp& qp, const Gid& dgid);
   void LeavePeer(DeviceQp& qp);
   static bool HasPeerRoom(const DeviceQp& qp);
+  void WaitForPeer(DeviceQp& qp);
   void CountUnacked(DeviceQp& qp);
+  bool CountSent(DeviceQp& qp, const transport::Pdu& pdu);
   // UC and UD: nobody acknowledges, so what a turn sends is what a receiver takes in one.
   static bool HasPaceRoom(const DeviceQp& qp);
   void WaitForPace(DeviceQp& qp);

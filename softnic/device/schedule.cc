@@ -153,6 +153,7 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
     MakeReady(qp);
   } else {
     qp.ready_hook.Unlink();  // until its next input
+    WaitForPeer(qp);
     WaitForPace(qp);
   }
   return std::max(steps, 1u);

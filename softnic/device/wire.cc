@@ -33,6 +33,7 @@ constexpr uint32_t kWindowBytes = 256 * 1024;
 constexpr uint32_t kWindowPsnsMin = 16;
 constexpr uint32_t kWindowPsnsMax = 256;
 constexpr uint64_t kPeerBytes = 320 * 1024;
+constexpr uint64_t kAsksPerPeerBytes = 4;
 // A packet takes up more of it than its payload.
 constexpr uint64_t kPacketOverheadBytes = 1024;
 // QPs waiting for their peers that one acknowledgement looks at; they take turns.
@@ -90,14 +91,19 @@ bool DeviceCore::HasPeerRoom(const DeviceQp& qp) {
   return qp.wire.peer == nullptr || qp.wire.bytes == 0 || qp.wire.peer->bytes < kPeerBytes;
 }
 
+// Whoever loses its turn for want of room: also one that was woken, and found that others had taken
+// the room before its turn came.
+void DeviceCore::WaitForPeer(DeviceQp& qp) {
+  if (HasPeerRoom(qp) || qp.wire.is_waiting || !qp.transport->HasRequestWork()) return;
+  qp.wire.is_waiting = true;
+  peer_waiters_.push_back(qp.self);
+}
+
 // After any input to the QP: acknowledgements make room, for others too.
 void DeviceCore::CountUnacked(DeviceQp& qp) {
   if (qp.wire.peer == nullptr) return;
   qp.wire.Update(qp.transport->UnackedPsns());
-  if (!HasPeerRoom(qp) && !qp.wire.is_waiting && qp.transport->HasRequestWork()) {
-    qp.wire.is_waiting = true;
-    peer_waiters_.push_back(qp.self);
-  }
+  WaitForPeer(qp);
   for (size_t n = std::min(peer_waiters_.size(), kWaitersPerLook); n > 0; --n) {
     QpRef ref = peer_waiters_.front();
     DeviceQp* waiter = FindQp(ref);
@@ -143,6 +149,19 @@ bool DeviceCore::HasPacedWork() {
   });
 }
 
+// True: the packet should ask for an acknowledgement. A QP that others keep from filling its window
+// would not ask by itself, and wait for its timeout.
+bool DeviceCore::CountSent(DeviceQp& qp, const Pdu& pdu) {
+  bool is_read = pdu.opcode == transport::Opcode::kReadRequest;
+  uint64_t packets = static_cast<uint64_t>(pdu.psn_count.value);
+  qp.wire.Add((is_read ? pdu.dma_length : pdu.payload.length) + packets * kPacketOverheadBytes);
+  qp.wire.psns = qp.transport->UnackedPsns();
+  bool asks = pdu.ack_request || !HasPeerRoom(qp) ||
+              qp.wire.unasked_bytes >= kPeerBytes / kAsksPerPeerBytes / qp.wire.peer->users;
+  if (asks) qp.wire.unasked_bytes = 0;
+  return asks;
+}
+
 // --- packets -------------------------------------------------------------------------------------
 
 void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, uint64_t use) {
@@ -157,20 +176,19 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
   packet->address.traffic_class = path.traffic_class;
   packet->address.hop_limit = path.hop_limit;
   packet->address.flow_label = path.flow_label;
-  packet->header_bytes = wire::EncodeHeaders(pdu, packet->bytes);
+  bool is_response = !transport::LookUpOpcode(pdu.opcode)->is_request;
+  if (!is_response && sender.wire.peer != nullptr && CountSent(sender, pdu)) {
+    Pdu asking = pdu;
+    asking.ack_request = true;
+    packet->header_bytes = wire::EncodeHeaders(asking, packet->bytes);
+  } else {
+    packet->header_bytes = wire::EncodeHeaders(pdu, packet->bytes);
+  }
   packet->payload_bytes = pdu.payload.length;
   VERBENA_CHECK(packet->payload_bytes <= wire::kPayloadBytesMax);
   std::byte* payload = packet->bytes + packet->header_bytes;
-  bool is_response = !transport::LookUpOpcode(pdu.opcode)->is_request;
   (is_response ? sender.tx_responses : sender.tx_requests).Push(packet);
   if (sender.service() != Service::kRc) sender.nic->pace.OnPacket(packet->payload_bytes);
-  if (!is_response && sender.wire.peer != nullptr) {
-    bool is_read = pdu.opcode == transport::Opcode::kReadRequest;
-    uint64_t packets = static_cast<uint64_t>(pdu.psn_count.value);
-    sender.wire.Add((is_read ? pdu.dma_length : pdu.payload.length) +
-                    packets * kPacketOverheadBytes);
-    sender.wire.psns = sender.transport->UnackedPsns();
-  }
   if (pdu.payload.length == 0 || pdu.payload.segments == nullptr) {
     if (pdu.payload.length != 0) std::memcpy(payload, pdu.payload.bytes, pdu.payload.length);
     packet->Finish();

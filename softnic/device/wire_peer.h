@@ -18,11 +18,13 @@ struct WirePeer {
 struct WireShare {
   WirePeer* peer = nullptr;  // nullptr: its peer is in the instance, or it has none
   uint64_t bytes = 0;
-  uint32_t psns = 0;  // that the bytes stand for
+  uint64_t unasked_bytes = 0;  // sent since it last asked for an acknowledgement
+  uint32_t psns = 0;           // that the bytes stand for
   bool is_waiting = false;
 
   void Add(uint64_t more) {
     bytes += more;
+    unasked_bytes += more;
     peer->bytes += more;
   }
   // Of what was sent, `psns_left` are unacknowledged still; bytes go in proportion.

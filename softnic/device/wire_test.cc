@@ -411,6 +411,22 @@ TEST_F(Wire, WhatNobodyAcknowledgesLeavesAtTheRateOfALink) {
   EXPECT_LE((a->now - begin).ns, least_ns + UnackedPace::kBurstBytes);
 }
 
+// Together they fill what may be under way to one address before any fills its own window.
+TEST_F(Wire, QpsThatShareAnAddressNeedNoTimeouts) {
+  constexpr size_t kQps = 8;
+  std::vector<TestQp> senders;
+  senders.reserve(kQps);
+  for (size_t i = 0; i < kQps; ++i) {
+    Connect(Service::kRc);
+    senders.push_back(std::move(qp_a));
+  }
+  for (TestQp& sender : senders) {
+    alice.Post(sender, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  }
+  Settle();  // no time passes
+  EXPECT_EQ(alice.PollAll(cq_a).size(), kQps);
+}
+
 TEST_F(Wire, APeerThatIsGoneMeansRetryExceeded) {
   Connect(Service::kRc);
   ports[0].filter = [](Datagram&) { return false; };
