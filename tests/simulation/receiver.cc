@@ -13,19 +13,18 @@ constexpr std::byte kUntouched{0xa5};
 constexpr uint32_t kGrhBytes = 40;
 constexpr uint32_t kTailChecked = 64;
 constexpr uint32_t kSlotBits = 8;
-constexpr uint32_t kStarvingMax = 2;
 
 }  // namespace
 
 Receiver::Receiver(World* world, End* end, Client* client, WorkQueueProducer* ring, uint32_t slots,
-                   uint32_t slot_bytes, uint64_t seed, bool starves)
+                   uint32_t slot_bytes, uint64_t seed, uint32_t outstanding_max)
     : world_(world),
       end_(end),
       client_(client),
       ring_(ring),
       slot_bytes_(slot_bytes),
       random_(seed),
-      starves_(starves),
+      outstanding_max_(outstanding_max),
       slots_(std::min(slots, kSlotsMax)) {
   const uint32_t bytes = static_cast<uint32_t>(slots_.size()) * (slot_bytes_ + 2 * kMarginBytes);
   region_ = client->Register(world->Allocate(bytes), bytes, access::kLocalWrite);
@@ -36,14 +35,14 @@ Receiver::Receiver(World* world, End* end, Client* client, WorkQueueProducer* ri
 }
 
 bool Receiver::MayPost() const {
-  return !is_stopped_ && !free_.empty() && !(starves_ && outstanding_ >= kStarvingMax) &&
+  return !is_stopped_ && !free_.empty() && outstanding_ < outstanding_max_ &&
          ring_->producer_index() - ring_->ConsumerIndex() < ring_->limit();
 }
 
 uint32_t Receiver::Post(Instant now) {
   uint32_t count = 0;
   while (MayPost()) {
-    if (starves_ && !random_.Chance(300)) break;
+    if (outstanding_max_ != kNeverStarves && !random_.Chance(300)) break;
     const uint32_t index = free_.front();
     free_.pop_front();
     Slot& slot = slots_[index];

@@ -22,9 +22,11 @@ class Receiver {
   static constexpr uint32_t kMarginBytes = 16;
   static constexpr uint32_t kSlotsMax = 64;
 
-  // `end`: whose queue it is, nullptr for a shared one.
+  static constexpr uint32_t kNeverStarves = ~0u;
+  // `end`: whose queue it is, nullptr for a shared one. `outstanding_max`: a program that is slow
+  // to give receives has no more out.
   Receiver(World* world, End* end, Client* client, WorkQueueProducer* ring, uint32_t slots,
-           uint32_t slot_bytes, uint64_t seed, bool starves);
+           uint32_t slot_bytes, uint64_t seed, uint32_t outstanding_max);
 
   bool MayPost() const;
   // Posts some of what may be posted; returns how many.
@@ -33,6 +35,10 @@ class Receiver {
   void Stop() { is_stopped_ = true; }  // its QP is dead, or its program has all it needs
   uint64_t posted() const { return next_sequence_; }
   uint32_t outstanding() const { return outstanding_; }
+  // Taken out of the ring and not completed.
+  uint32_t Held() const {
+    return outstanding_ - (ring_->producer_index() - ring_->ConsumerIndex());
+  }
   End* end() const { return end_; }
 
  private:
@@ -64,7 +70,7 @@ class Receiver {
   WorkQueueProducer* const ring_;
   const uint32_t slot_bytes_;
   transport::sim::SimRandom random_;
-  const bool starves_;
+  const uint32_t outstanding_max_;
   bool is_stopped_ = false;
   Region region_;
   std::vector<Slot> slots_;

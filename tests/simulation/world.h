@@ -156,6 +156,7 @@ class World {
   void Crash(ClientState& state);
   void Stop(End& end);
   void PoisonCrashed();
+  void CheckHeld(ClientState& state);
   void CheckPoison(const ClientState& state);
   bool IsFinished() const;
   std::string Unfinished() const;

@@ -17,6 +17,7 @@ constexpr uint32_t kAllAccess =
 constexpr uint32_t kGrhBytes = 40;
 constexpr uint32_t kSrqEntries = 32;
 constexpr uint32_t kSgesMax = 3;
+constexpr uint32_t kStarvingMax = 2;
 constexpr uint32_t kRangeAlignment = 64;
 
 softnic::NicConfig NicConfigOf(uint32_t host, uint32_t nic, bool is_wire_only) {
@@ -137,8 +138,11 @@ void World::AddEnd(const EndPlan& plan, Service service, uint32_t mtu_bytes,
 void World::SetUpReceivers(ClientState& state) {
   uint32_t shared_bytes = 0;
   bool starves = false;
+  // A QP may keep one for a message whose rest never comes: there have to be more.
+  uint32_t outstanding_max = kStarvingMax;
   for (const End* end : state.ends) {
     if (!end->has_srq) continue;
+    ++outstanding_max;
     shared_bytes = std::max(shared_bytes, end->message_bytes_max + kGrhBytes);
     starves |= end->plan.starves;
   }
@@ -146,9 +150,9 @@ void World::SetUpReceivers(ClientState& state) {
     auto* ring = new WorkQueueProducer;
     srq_rings_.emplace_back(ring);
     state.srq = state.client->CreateSrq(kSrqEntries, 2, ring);
-    state.srq_receiver =
-        std::make_unique<Receiver>(this, nullptr, state.client, ring, kSrqEntries, shared_bytes,
-                                   random_.Next(), starves && !options_.is_paced);
+    state.srq_receiver = std::make_unique<Receiver>(
+        this, nullptr, state.client, ring, kSrqEntries, shared_bytes, random_.Next(),
+        starves && !options_.is_paced ? outstanding_max : Receiver::kNeverStarves);
   }
   for (End* end : state.ends) {
     shm::CreateQpRequest request{};
@@ -219,9 +223,9 @@ void World::BuildEnds() {
     const uint32_t slot_bytes =
         end->message_bytes_max + (end->service == Service::kUd ? kGrhBytes : 0);
     const bool starves = end->plan.starves && !(options_.is_paced && end->service != Service::kRc);
-    end->own_receiver =
-        std::make_unique<Receiver>(this, end.get(), end->client, &end->qp.rq, end->plan.rq_depth,
-                                   slot_bytes, random_.Next(), starves);
+    end->own_receiver = std::make_unique<Receiver>(
+        this, end.get(), end->client, &end->qp.rq, end->plan.rq_depth, slot_bytes, random_.Next(),
+        starves ? kStarvingMax : Receiver::kNeverStarves);
     end->receiver = end->own_receiver.get();
   }
   stats_.qps = ends_.size();

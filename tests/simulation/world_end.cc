@@ -53,7 +53,24 @@ void World::CheckEnd() {
   }
   for (auto& state : clients_) {
     CheckShared(*state);
+    CheckHeld(*state);
     CheckPoison(*state);
+  }
+}
+
+// Dead QPs have given back what they took from a shared queue; one that lives may keep a request
+// for the rest of a message.
+void World::CheckHeld(ClientState& state) {
+  if (state.is_crashed || state.srq_receiver == nullptr) return;
+  PollCq(state);
+  const auto living = std::count_if(state.ends.begin(), state.ends.end(), [](const End* end) {
+    // An unreliable QP whose sends failed goes on receiving.
+    return end->has_srq && (!end->has_failed || end->service != Service::kRc);
+  });
+  if (state.srq_receiver->Held() > living) {
+    Violate(
+        "a shared receive queue has lost requests: " + std::to_string(state.srq_receiver->Held()) +
+        " are out, " + std::to_string(living) + " of its QPs live");
   }
 }
 
