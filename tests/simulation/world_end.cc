@@ -62,6 +62,7 @@ void World::CheckEnd() {
 // for the rest of a message.
 void World::CheckHeld(ClientState& state) {
   if (state.is_crashed || state.srq_receiver == nullptr) return;
+  if (!state.client->host->dma.IsIdle()) return;  // messages that came are not done
   PollCq(state);
   const auto living = std::count_if(state.ends.begin(), state.ends.end(), [](const End* end) {
     // An unreliable QP whose sends failed goes on receiving.
