@@ -267,6 +267,7 @@ class DeviceCore {
   void BeginPace();
   bool HasPacedWork();
   bool IsBacklogged(Nic& nic);
+  bool MayHoldMore(const DeviceQp& qp) const;
   // The path of `path.dgid` leads to the network.
   void EmitPacket(DeviceQp& sender, const transport::Pdu& pdu, const transport::Path& path,
                   uint64_t use);
@@ -375,6 +376,7 @@ class DeviceCore {
   // Found by FindConnectedQpn; checked before use.
   mutable std::map<std::pair<Gid, uint32_t>, QpRef> senders_seen_;
   std::deque<QpRef> peer_waiters_;  // QPs whose peer has no room
+  size_t held_packets_ = 0;         // from the network, in the QPs' queues
   std::vector<QpRef> paced_;        // go on in the next turn
 
   std::vector<DeviceQp*> drain_;

@@ -239,6 +239,7 @@ void DeviceCore::TakeWaiting(DeviceQp& qp) {
     if (!is_dropped && !qp.transport->CanAccept(first.pdu->pdu())) return;
     Waiting taken = std::move(first);
     qp.waiting.pop_front();
+    if (taken.is_from_wire) --held_packets_;
     if (!is_dropped) HandOver({sender}, qp, taken.pdu->pdu(), taken.use);
     EndUse(taken.use);
     if (taken.blocks_sender) Unblock(taken.sender);
@@ -249,6 +250,7 @@ void DeviceCore::DropWaiting(DeviceQp& qp) {
   std::deque<Waiting> dropped = std::move(qp.waiting);
   qp.waiting.clear();
   for (const Waiting& waiting : dropped) {
+    if (waiting.is_from_wire) --held_packets_;
     EndUse(waiting.use);
     if (waiting.blocks_sender) Unblock(waiting.sender);
   }

@@ -25,6 +25,8 @@ namespace {
 constexpr uint32_t kTxPerQp = 64;
 // Packets for a QP that can't take them now; more are dropped, and come again.
 constexpr size_t kHeldPerQp = 128;
+constexpr size_t kHeldUnackedPerQp = 2048;
+constexpr size_t kHeldPacketsMax = 8192;
 // Turns in which a QP's full backlog keeps its NIC from reading: copies get a share of each.
 constexpr uint32_t kBacklogTurns = 64;
 // What a connected QP may have unacknowledged, and all QPs to one address together: a receiving
@@ -305,6 +307,13 @@ bool DeviceCore::PreparePortsToSleep() {
 
 // --- in ------------------------------------------------------------------------------------------
 
+// Of what comes again, a window is enough. What does not is worth some memory while a copy that
+// took too long is carried on by another thread.
+bool DeviceCore::MayHoldMore(const DeviceQp& qp) const {
+  return qp.service() != Service::kRc && qp.waiting.size() < kHeldUnackedPerQp &&
+         held_packets_ < kHeldPacketsMax;
+}
+
 // The socket holds more than we do: it keeps what a QP can't take before the next copies. Not for
 // long: a QP whose client's memory does not answer must hold up nobody.
 bool DeviceCore::IsBacklogged(Nic& nic) {
@@ -376,11 +385,12 @@ void DeviceCore::TakePacket(Nic& nic, const transport::InPacket& packet) {
     }
   }
   if (!qp->waiting.empty() || !qp->transport->CanAccept(pdu)) {
-    if (qp->waiting.size() >= kHeldPerQp) {
+    if (qp->waiting.size() >= kHeldPerQp && !MayHoldMore(*qp)) {
       ++nic.wire.rx_dropped;
       return;
     }
     qp->waiting.push_back({{}, false, true, kNoUse, held_pdus_.Hold(pdu)});
+    ++held_packets_;
     if (qp->waiting.size() == kHeldPerQp) {
       nic.backlogged = pdu.dest_qpn;
       nic.backlog_turns_left = kBacklogTurns;

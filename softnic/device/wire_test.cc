@@ -370,7 +370,7 @@ TEST_F(Wire, PacketsThatNobodyAcknowledgesWaitInTheSocket) {
 
 TEST_F(Wire, AQpThatTakesNothingHoldsUpNobody) {
   Connect(Service::kUc);
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 12; ++i) {
     alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
   }
   SendAll();
