@@ -75,6 +75,12 @@ TEST_F(Verb_ibv_post_send, UcWithoutReceiverDropsAndGoesOn) {
   MakePair(SideOptions{.type = IBV_QPT_UC});
   ASSERT_EQ(a->Send(1, 0, 8), 0);
   EXPECT_EQ(a->WaitSend().status, IBV_WC_SUCCESS) << "UC does not know that nobody received";
+  // Completed is not yet arrived: a WRITE behind it tells when it was dropped.
+  a->buffer.words()[1] = 0x3c;
+  ASSERT_EQ(a->Rdma(IBV_WR_RDMA_WRITE, 3, 8, 8, *b, 1024), 0);
+  volatile uint8_t* written = b->buffer.data() + 1024;
+  ASSERT_TRUE(Eventually([&] { return *written == 0x3c; }));
+  EXPECT_EQ(a->WaitSend().status, IBV_WC_SUCCESS);
   ASSERT_EQ(b->PostRecv(5, 0, 64), 0);
   a->buffer.words()[0] = 99;
   ASSERT_EQ(a->Send(2, 0, 8), 0);
@@ -161,6 +167,13 @@ TEST_F(Verb_ibv_post_send, UdWithoutReceiverIsDropped) {
   Ah ah(*a, b->gid());
   ASSERT_EQ(SendUd(*a, ah.get(), b->qp->qp_num, 64), 0);
   EXPECT_EQ(a->WaitSend().status, IBV_WC_SUCCESS);
+  // Completed is not yet arrived: a datagram behind it, to another QP, tells when it was dropped.
+  Side c(SideOptions{.nic = 1, .type = IBV_QPT_UD});
+  ASSERT_EQ(c.ToInit(), 0);
+  ASSERT_EQ(c.ToRtr(0, {}, {}), 0);
+  ASSERT_EQ(c.PostRecv(2, 0, 256), 0);
+  ASSERT_EQ(SendUd(*a, ah.get(), c.qp->qp_num, 64), 0);
+  EXPECT_EQ(c.WaitRecv().wr_id, 2u);
   ASSERT_EQ(b->PostRecv(1, 0, 256), 0);
   ibv_wc wc = {};
   EXPECT_TRUE(NeverWithin([&] { return ibv_poll_cq(b->recv_cq, 1, &wc) != 0; }));
