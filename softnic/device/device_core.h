@@ -289,8 +289,11 @@ class DeviceCore {
   void DrainMarked();
   void Settle();
   void MakeReady(DeviceQp& qp);
+  // Whether any NIC has a network: what only packets need is not asked otherwise.
+  bool HasNetwork() const { return attached_ports_ != 0; }
   bool MaySend(DeviceQp& qp) const {
-    return !qp.is_blocked && HasTxRoom(qp.tx_requests) && HasPeerRoom(qp) && HasPaceRoom(qp) &&
+    return !qp.is_blocked &&
+           (!HasNetwork() || (HasTxRoom(qp.tx_requests) && HasPeerRoom(qp) && HasPaceRoom(qp))) &&
            qp.transport->HasRequestWork();
   }
   void UpdateTimer(DeviceQp& qp);
@@ -370,6 +373,7 @@ class DeviceCore {
   uint64_t next_fence_ = 1;
   std::map<Gid, McastGroup> mcast_groups_;
   transport::local::HeldPduPool held_pdus_;
+  uint32_t attached_ports_ = 0;
   TxPool tx_pool_;
   std::vector<QpRef> stalled_;                               // their port had no room
   std::map<std::pair<uint32_t, Gid>, WirePeer> wire_peers_;  // by NIC and address

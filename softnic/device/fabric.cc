@@ -97,7 +97,7 @@ void DeviceCore::Route(DeviceQp& sender, const Pdu& pdu, uint64_t use) {
     if (!sender.IsConnectedService()) DeliverMulticast(sender, pdu, path.dgid, use);
     return;
   }
-  if (IsOnWire(*sender.nic, path.dgid)) return EmitPacket(sender, pdu, path, use);
+  if (HasNetwork() && IsOnWire(*sender.nic, path.dgid)) return EmitPacket(sender, pdu, path, use);
   DeviceQp* destination = FindDestination(sender, pdu, path);
   if (destination == nullptr) return;
   // What came before it and waits goes first.

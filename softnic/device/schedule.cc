@@ -37,16 +37,18 @@ void DeviceCore::MarkForDrain(DeviceQp& qp) {
 
 void DeviceCore::Drain(DeviceQp& qp) {
   qp.has_more_output = false;
-  CountUnacked(qp);
+  const bool has_network = HasNetwork();
+  if (has_network) CountUnacked(qp);
   uint32_t budget = kOutputsPerDrain;
   transport::Pdu pdu;
-  while (budget > 0 && HasTxRoom(qp.tx_responses) && qp.transport->PollResponse(now_, pdu)) {
+  while (budget > 0 && (!has_network || HasTxRoom(qp.tx_responses)) &&
+         qp.transport->PollResponse(now_, pdu)) {
     Deliver(qp, pdu);
     pdu = {};
     --budget;
     ++outputs_;
   }
-  if (!HasTxRoom(qp.tx_responses)) qp.waits_for_tx = true;
+  if (has_network && !HasTxRoom(qp.tx_responses)) qp.waits_for_tx = true;
   // Failed work completes when nothing reads its buffers any more.
   const bool may_flush =
       qp.reads_in_flight == 0 || qp.transport->state() != QpState::kErr || !qp.IsConnectedService();
@@ -64,9 +66,9 @@ void DeviceCore::Drain(DeviceQp& qp) {
       static_cast<uint32_t>(violations - std::exchange(qp.counted_qkey_violations, violations));
   if (!qp.waiting.empty()) TakeWaiting(qp);
   qp.has_more_output = budget == 0;
-  if (!HasTxRoom(qp.tx_requests)) qp.waits_for_tx = true;
+  if (has_network && !HasTxRoom(qp.tx_requests)) qp.waits_for_tx = true;
   if (qp.has_more_output || MaySend(qp)) MakeReady(qp);
-  WaitForPace(qp);
+  if (has_network) WaitForPace(qp);
   UpdateTimer(qp);
 }
 
@@ -122,6 +124,7 @@ void DeviceCore::OnTimeout(Instant now) {
 Instant DeviceCore::PollTimeout() const {
   const Timer* earliest = timers_.Earliest();
   Instant due = earliest == nullptr ? Instant::Never() : earliest->deadline;
+  if (!HasNetwork()) return due;
   for (const auto& nic : nics_) {
     if (nic->port != nullptr) due = std::min(due, nic->port->PollTimeout());
     if (!paced_.empty()) due = std::min(due, nic->pace.PollTimeout());
@@ -154,14 +157,14 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
   } else {
     qp.ready_hook.Unlink();  // until its next input
     WaitForPeer(qp);
-    WaitForPace(qp);
+    if (HasNetwork()) WaitForPace(qp);
   }
   return std::max(steps, 1u);
 }
 
 bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
   now_ = now;
-  BeginPace();
+  if (HasNetwork()) BeginPace();
   uint32_t left = max_pdus;
   while (left > 0) {
     Session* session = ready_sessions_.PopFront();

@@ -44,6 +44,7 @@ constexpr size_t kWaitersPerLook = 8;
 }  // namespace
 
 void DeviceCore::AttachPort(uint32_t nic, transport::PacketPort* port) {
+  attached_ports_ += (port != nullptr ? 1u : 0u) - (nics_[nic]->port != nullptr ? 1u : 0u);
   nics_[nic]->port = port;
   ++path_epoch_;
   for (const auto& [gid, group] : mcast_groups_) {
