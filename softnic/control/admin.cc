@@ -177,10 +177,7 @@ void AdminConnection::OnRequest(const std::string& text) {
           return json::serialize(json::object{{"nics", NicArray(nics)}});
         });
   }
-  if (op == "show") {
-    const json::value* kind = request.if_contains("kind");
-    return Show(kind != nullptr && kind->is_string() ? std::string(kind->get_string()) : "");
-  }
+  if (op == "show") return Show(TextOf(request, "kind"));
   if (op == "add-nics") {
     const json::value* total = request.if_contains("total");
     error_code bad;

@@ -14,9 +14,9 @@ namespace wire = transport::wire;
 
 namespace {
 
-int64_t ClockNs(clockid_t clock) {
+int64_t WallClockNs() {
   timespec t;
-  clock_gettime(clock, &t);
+  clock_gettime(CLOCK_REALTIME, &t);
   return t.tv_sec * 1'000'000'000ll + t.tv_nsec;
 }
 
@@ -26,12 +26,12 @@ std::string QpText(Qpn qpn) {
   return text;
 }
 
-// The QP on our side: a header names its own only in datagrams.
-Qpn OwnQpn(const Device& device, uint32_t nic, const wire::PacketAddress& address,
-           const transport::Pdu& pdu, bool is_sent) {
-  if (!is_sent) return pdu.dest_qpn;
+// Who sent a packet: a header names it in datagrams only.
+Qpn SourceQpn(const Device& device, uint32_t nic, const wire::PacketAddress& address,
+              const transport::Pdu& pdu, bool is_sent) {
   if (pdu.service == Service::kUd) return pdu.src_qpn;
-  return device.FindConnectedQpn(nic, address.destination, pdu.dest_qpn);
+  return is_sent ? device.FindConnectedQpn(nic, address.destination, pdu.dest_qpn)
+                 : device.RemoteQpnOf(nic, pdu.dest_qpn);
 }
 
 std::string Comment(const Device& device, const std::vector<TapTarget>& targets,
@@ -39,13 +39,11 @@ std::string Comment(const Device& device, const std::vector<TapTarget>& targets,
   const Gid& own_address = is_sent ? address.source : address.destination;
   for (const TapTarget& target : targets) {
     if (!device.HasGid(target.nic, own_address)) continue;
-    Qpn own = OwnQpn(device, target.nic, address, pdu, is_sent);
+    Qpn source = SourceQpn(device, target.nic, address, pdu, is_sent);
+    Qpn own = is_sent ? source : pdu.dest_qpn;
+    Qpn other = is_sent ? pdu.dest_qpn : source;
     std::string text = device.DescribeOwner(target.nic, own);
     if (text.empty()) return "";
-    Qpn other = pdu.dest_qpn;
-    if (!is_sent) {
-      other = pdu.service == Service::kUd ? pdu.src_qpn : device.RemoteQpnOf(target.nic, own);
-    }
     return text + " " + QpText(own) + (is_sent ? " → " : " ← ") +
            tap::AddressText(is_sent ? address.destination : address.source) + " " + QpText(other);
   }
@@ -79,8 +77,7 @@ void NetworkTaps::Rebuild() {
       options.notes = chain.capture.get();
       options.source_qp = [this, nic = chain.target.nic](const wire::PacketAddress& address,
                                                          const transport::Pdu& pdu, bool is_sent) {
-        if (is_sent) return OwnQpn(*device_, nic, address, pdu, true);
-        return pdu.service == Service::kUd ? pdu.src_qpn : device_->RemoteQpnOf(nic, pdu.dest_qpn);
+        return SourceQpn(*device_, nic, address, pdu, is_sent);
       };
       chain.faults = std::make_unique<tap::FaultTap>(top, &plan_, std::move(options));
       top = chain.faults.get();
@@ -100,7 +97,7 @@ void NetworkTaps::StartCapture(Instant now, int fd, uint64_t limit_bytes) {
   sink_ = std::make_unique<tap::FdSink>(fd);
   tap::CaptureOptions options;
   options.limit_bytes = limit_bytes;
-  options.wall_offset = {ClockNs(CLOCK_REALTIME) - ClockNs(CLOCK_MONOTONIC)};
+  options.wall_offset = {WallClockNs() - now.ns};
   std::vector<TapTarget> targets;
   for (const Chain& chain : chains_) targets.push_back(chain.target);
   capture_ = std::make_unique<tap::Capture>(

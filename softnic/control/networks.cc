@@ -190,7 +190,7 @@ std::string Networks::Attach(Device* device, Shard* shard) {
     UniqueFd fd;
     std::string error = OpenCaptureFile(options_.capture_path, &fd);
     if (!error.empty()) return error;
-    taps_->StartCapture(Shard::ReadClock(), fd.Release(), options_.capture_limit_bytes);
+    taps_->StartCapture(Shard::ReadClock(), fd.Release(), /*limit_bytes=*/0);
   }
   for (const auto& network : networks_) {
     if (!shard->AddNetwork(network->port.get())) {

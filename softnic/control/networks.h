@@ -5,7 +5,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,7 +29,6 @@ struct NetworkOptions {
   transport::PortPreference kind = transport::PortPreference::kAuto;
   transport::tap::FaultRules faults;  // --faults
   std::string capture_path;           // --capture
-  uint64_t capture_limit_bytes = 0;   // 0: none
   std::optional<uint64_t> seed;       // --seed
 };
 

@@ -339,6 +339,8 @@ class DeviceCore {
     size_t operator()(const Gid& gid) const;
   };
   struct McastGroup {
+    bool HasMemberOn(const Nic& nic) const;
+
     std::vector<DeviceQp*> members;
   };
   struct QpSlot {

@@ -8,6 +8,11 @@
 
 namespace verbena::softnic {
 
+bool DeviceCore::McastGroup::HasMemberOn(const Nic& nic) const {
+  return std::any_of(members.begin(), members.end(),
+                     [&nic](const DeviceQp* member) { return member->nic == &nic; });
+}
+
 int DeviceCore::AttachMcast(Command& command) {
   auto request = command.Request<shm::McastRequest>();
   DeviceQp* qp = command.session->qps.Find(request.qp);
@@ -28,10 +33,7 @@ int DeviceCore::AttachMcast(Command& command) {
     if (group->second.members.empty()) mcast_groups_.erase(group);
     return ENOMEM;
   }
-  // The first of its NIC.
-  bool is_joined = std::any_of(group->second.members.begin(), group->second.members.end(),
-                               [&](DeviceQp* member) { return member->nic == qp->nic; });
-  if (!is_joined && qp->nic->port != nullptr) {
+  if (qp->nic->port != nullptr && !group->second.HasMemberOn(*qp->nic)) {
     if (int error = qp->nic->port->JoinGroup(gid); error != 0) {
       if (group->second.members.empty()) mcast_groups_.erase(group);
       return error;
@@ -59,9 +61,9 @@ int DeviceCore::DetachMcast(Command& command) {
 void DeviceCore::LeaveGroup(DeviceQp& qp, const Gid& gid) {
   auto group = mcast_groups_.find(gid);
   std::erase(group->second.members, &qp);
-  bool is_needed = std::any_of(group->second.members.begin(), group->second.members.end(),
-                               [&](DeviceQp* member) { return member->nic == qp.nic; });
-  if (!is_needed && qp.nic->port != nullptr) qp.nic->port->LeaveGroup(gid);
+  if (qp.nic->port != nullptr && !group->second.HasMemberOn(*qp.nic)) {
+    qp.nic->port->LeaveGroup(gid);
+  }
   if (group->second.members.empty()) mcast_groups_.erase(group);
 }
 

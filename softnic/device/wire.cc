@@ -49,9 +49,7 @@ void DeviceCore::AttachPort(uint32_t nic, transport::PacketPort* port) {
   ++path_epoch_;
   for (const auto& [gid, group] : mcast_groups_) {
     if (port == nullptr) break;
-    bool has_member = std::any_of(group.members.begin(), group.members.end(),
-                                  [&](DeviceQp* qp) { return qp->nic == nics_[nic].get(); });
-    if (has_member) port->JoinGroup(gid);
+    if (group.HasMemberOn(*nics_[nic])) port->JoinGroup(gid);
   }
 }
 
