@@ -22,14 +22,19 @@ class RcOutage : public ::testing::Test {
     options.link.keeps_refused = false;
     return options;
   }
-  static void PostWriteAndRead(RcPair& pair, MemoryId from, MemoryId to, MemoryId back) {
-    pair.Queue(
-        kA, pair.Remote(RcPair::Work(1, WrOpcode::kRdmaWrite, {pair.memory.SgeOf(from, 0, kBytes)}),
-                        to));
-    pair.Queue(
-        kA, pair.Remote(RcPair::Work(2, WrOpcode::kRdmaRead, {pair.memory.SgeOf(back, 0, kBytes)},
-                                     shm::kSendSignaled | shm::kSendFence),
-                        to));
+  struct Regions {
+    explicit Regions(RcPair& pair)
+        : from(pair.NewPattern(kBytes)), to(pair.NewRegion(kBytes)), back(pair.NewRegion(kBytes)) {}
+    MemoryId from, to, back;
+  };
+  static void PostWriteAndRead(RcPair& pair, const Regions& at) {
+    pair.Queue(kA, pair.Remote(RcPair::Work(1, WrOpcode::kRdmaWrite,
+                                            {pair.memory.SgeOf(at.from, 0, kBytes)}),
+                               at.to));
+    pair.Queue(kA, pair.Remote(
+                       RcPair::Work(2, WrOpcode::kRdmaRead, {pair.memory.SgeOf(at.back, 0, kBytes)},
+                                    shm::kSendSignaled | shm::kSendFence),
+                       at.to));
     pair.Ring(kA);
   }
 };
@@ -38,12 +43,11 @@ TEST_F(RcOutage, PartitionShorterThanTheRetriesIsSurvived) {
   RcPairOptions options = Options();
   options.link.partitions.push_back({Instant{0} + Microseconds(5), Instant{0} + Milliseconds(5)});
   RcPair pair(options);
-  MemoryId from = pair.NewPattern(kBytes), to = pair.NewRegion(kBytes),
-           back = pair.NewRegion(kBytes);
-  PostWriteAndRead(pair, from, to, back);
+  Regions at(pair);
+  PostWriteAndRead(pair, at);
   ASSERT_TRUE(pair.Run());
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok 2:ok");
-  EXPECT_TRUE(pair.SameBytes(from, back));
+  EXPECT_TRUE(pair.SameBytes(at.from, at.back));
   EXPECT_GT(pair.fabric.pdus_cut_off(), 0u);
 }
 
@@ -52,9 +56,8 @@ TEST_F(RcOutage, PartitionLongerThanTheRetriesEndsInsideTheirBound) {
   options.retry_count = 3;
   options.link.partitions.push_back({Instant{0} + Microseconds(5), Instant{0} + Seconds(10)});
   RcPair pair(options);
-  MemoryId from = pair.NewPattern(kBytes), to = pair.NewRegion(kBytes),
-           back = pair.NewRegion(kBytes);
-  PostWriteAndRead(pair, from, to, back);
+  Regions at(pair);
+  PostWriteAndRead(pair, at);
   ASSERT_TRUE(pair.Run());
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:retry-exc 2:flush");
   // One time-out after each of the four tries, and what went before the partition.
@@ -65,38 +68,35 @@ TEST_F(RcOutage, CorruptPacketsAreLostPackets) {
   RcPairOptions options = Options();
   options.link.corrupt_per_mille = 50;
   RcPair pair(options);
-  MemoryId from = pair.NewPattern(kBytes), to = pair.NewRegion(kBytes),
-           back = pair.NewRegion(kBytes);
-  PostWriteAndRead(pair, from, to, back);
+  Regions at(pair);
+  PostWriteAndRead(pair, at);
   ASSERT_TRUE(pair.Run());
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok 2:ok");
-  EXPECT_TRUE(pair.SameBytes(from, back));
+  EXPECT_TRUE(pair.SameBytes(at.from, at.back));
   EXPECT_GT(pair.fabric.pdus_corrupted(), 0u);
 }
 
 TEST_F(RcOutage, ResponderThatStandsStillIsTriedAgainAndThenCatchesUp) {
   RcPair pair(Options());
-  MemoryId from = pair.NewPattern(kBytes), to = pair.NewRegion(kBytes),
-           back = pair.NewRegion(kBytes);
+  Regions at(pair);
   pair.fabric.Pause(kB, Instant{0} + Milliseconds(5));
-  PostWriteAndRead(pair, from, to, back);
+  PostWriteAndRead(pair, at);
   ASSERT_TRUE(pair.Run());
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok 2:ok");
-  EXPECT_TRUE(pair.SameBytes(from, back));
+  EXPECT_TRUE(pair.SameBytes(at.from, at.back));
   // The tries it slept through all came to it at once.
   EXPECT_GT(pair.qps[kB]->counters().duplicate_request, 0u);
 }
 
 TEST_F(RcOutage, RequesterThatStandsStillTakesItsAnswersLate) {
   RcPair pair(Options());
-  MemoryId from = pair.NewPattern(kBytes), to = pair.NewRegion(kBytes),
-           back = pair.NewRegion(kBytes);
-  PostWriteAndRead(pair, from, to, back);
+  Regions at(pair);
+  PostWriteAndRead(pair, at);
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(pair.fabric.Step());
   pair.fabric.Pause(kA, pair.fabric.now() + Milliseconds(50));
   ASSERT_TRUE(pair.Run());
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok 2:ok");
-  EXPECT_TRUE(pair.SameBytes(from, back));
+  EXPECT_TRUE(pair.SameBytes(at.from, at.back));
   EXPECT_GE(pair.fabric.now(), Instant{0} + Milliseconds(50));
 }
 
