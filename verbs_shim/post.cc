@@ -92,6 +92,7 @@ int PostOneRecv(PostQueue* queue, const ibv_recv_wr& wr) {
 template <typename Wr, typename PostOne>
 int PostList(Context* context, PostQueue* queue, Wr* wr, Wr** bad_wr, PostOne post_one) {
   int error = 0;
+  context->session->PrepareDoorbell(queue->doorbell);
   {
     SpinGuard guard(queue->lock);
     Wr* first = wr;

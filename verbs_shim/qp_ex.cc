@@ -118,6 +118,7 @@ void WrSetInlineData(ibv_qp_ex* base, void* addr, size_t length) {
 // Holds the send queue's lock until ibv_wr_complete or ibv_wr_abort.
 void WrStart(ibv_qp_ex* base) {
   Qp* qp = ToQp(base);
+  qp->context->session->PrepareDoorbell(qp->sq.doorbell);
   qp->sq.lock.Lock();
   qp->wr = nullptr;
   qp->wr_count = 0;

@@ -136,7 +136,7 @@ bool FakeDaemon::Attach() {
 
 bool FakeDaemon::Sweep() {
   if (control_->doorbells.summary[0].exchange(0, std::memory_order_seq_cst) == 0) return false;
-  uint64_t bits = control_->doorbells.leaf[0].exchange(0, std::memory_order_seq_cst);
+  uint64_t bits = control_->doorbells.Leaf(0).exchange(0, std::memory_order_seq_cst);
   for (; bits != 0; bits &= bits - 1) RunCommand(static_cast<uint32_t>(__builtin_ctzll(bits)));
   return true;
 }

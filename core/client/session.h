@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/base/prefetch.h"
 #include "core/ring/ring_memory.h"
 #include "core/shm/attach.h"
 #include "core/shm/command.h"
@@ -45,14 +46,19 @@ class Session {
   // Tells the NIC that the queue's published index moved. Call it after the ring's Publish.
   void RingDoorbell(uint32_t doorbell) {
     shm::DoorbellPage& page = control_->doorbells;
-    uint32_t leaf = doorbell / 64;
-    page.last_cpu.store(static_cast<uint32_t>(sched_getcpu()), std::memory_order_relaxed);
-    // Leaf before summary: the NIC exchanges the summary first, so a bit it misses now it finds
-    // later. seq_cst orders both before the load of `sleeping`: pairs with the NIC's store of
-    // `sleeping`, fence, last look at the summaries.
-    page.leaf[leaf].fetch_or(uint64_t{1} << (doorbell % 64), std::memory_order_seq_cst);
-    page.summary[leaf / 64].fetch_or(uint64_t{1} << (leaf % 64), std::memory_order_seq_cst);
+    auto cpu = static_cast<uint32_t>(sched_getcpu());
+    if (page.last_cpu.load(std::memory_order_relaxed) != cpu) {
+      page.last_cpu.store(cpu, std::memory_order_relaxed);
+    }
+    page.Set(doorbell);
+    // seq_cst: pairs with the NIC's store of `sleeping`, fence, last look at the doorbells.
     if (__builtin_expect(status_->sleeping.load(std::memory_order_seq_cst) != 0, 0)) WakeNic();
+  }
+
+  // A hint before work that ends in RingDoorbell: asks for the cache lines that takes.
+  void PrepareDoorbell(uint32_t doorbell) {
+    PrefetchForWrite(&control_->doorbells.Leaf(doorbell / 64));
+    PrefetchForRead(&status_->sleeping);
   }
 
   // Address of a queue, mapping its arena on first use. nullptr: the daemon is gone, the place lies

@@ -351,6 +351,15 @@ TEST_F(SessionTest, MapPlaceEndsWhenTheDaemonDies) {
   EXPECT_FALSE(session_->IsAlive());
 }
 
+TEST_F(SessionTest, DoorbellOfTheNearLeafSetsOneWord) {
+  OpenOnThread();
+  shm::DoorbellPage& page = daemon_.control()->doorbells;
+  session_->RingDoorbell(shm::kNearLeaf * 64);
+  session_->RingDoorbell(shm::kNearLeaf * 64 + 63);
+  EXPECT_EQ(page.near_leaf.load(), (uint64_t{1} << 63) | 1);
+  for (const auto& summary : page.summary) EXPECT_EQ(summary.load(), 0u);
+}
+
 TEST_F(SessionTest, DoorbellSetsBothLevelsAndTheCpu) {
   OpenOnThread();
   shm::DoorbellPage& page = daemon_.control()->doorbells;
@@ -359,10 +368,10 @@ TEST_F(SessionTest, DoorbellSetsBothLevelsAndTheCpu) {
   for (uint32_t doorbell : {64u * 64, 64u * 64 + 63, 64u * 128 + 7, shm::kMaxDoorbells - 1}) {
     session_->RingDoorbell(doorbell);
     uint32_t leaf = doorbell / 64;
-    EXPECT_NE(page.leaf[leaf].load() & (uint64_t{1} << (doorbell % 64)), 0u);
+    EXPECT_NE(page.Leaf(leaf).load() & (uint64_t{1} << (doorbell % 64)), 0u);
     EXPECT_NE(page.summary[leaf / 64].load() & (uint64_t{1} << (leaf % 64)), 0u);
   }
-  EXPECT_EQ(page.leaf[64].load(), (uint64_t{1} << 63) | 1) << "earlier bits stay";
+  EXPECT_EQ(page.Leaf(64).load(), (uint64_t{1} << 63) | 1) << "earlier bits stay";
   EXPECT_LT(page.last_cpu.load(), 4096u);
 }
 
@@ -429,7 +438,7 @@ TEST_F(SessionTest, ForkedChildCannotTouchTheParentsSession) {
             }),
             0);
   EXPECT_EQ(queue[0], 3) << "the child wrote to its own page";
-  EXPECT_EQ(daemon_.control()->doorbells.leaf[1].load(), 0u);
+  EXPECT_EQ(daemon_.control()->doorbells.Leaf(1).load(), 0u);
   EXPECT_EQ(daemon_.commands(), commands);
   EXPECT_TRUE(session_->IsAlive());
   EXPECT_FALSE(session_->IsForkedCopy());

@@ -36,6 +36,8 @@ class CqProducer {
     memory_.StoreRelease(offset + offsetof(shm::Cqe, valid), producer_index_);
     return true;
   }
+  // Asks for the cache line that the next Push needs.
+  void PrefetchNext() { memory_.PrefetchForWrite(Offset(producer_index_)); }
   // Continues an empty ring at `index`, as the consumer's end must too.
   void StartAt(uint32_t index) {
     producer_index_ = cached_consumer_ = index;
@@ -116,8 +118,8 @@ class CqConsumer {
   void Arm(bool solicited_only) {
     bool any = !solicited_only || (is_any_armed_ && !IsWritten(armed_at_));
     arm_sequence_ += 1;
-    uint32_t word = (arm_sequence_ << shm::kArmSequenceShift) |
-                    (any ? shm::kArmAny : shm::kArmSolicited);
+    uint32_t word =
+        (arm_sequence_ << shm::kArmSequenceShift) | (any ? shm::kArmAny : shm::kArmSolicited);
     memory_.StoreRelease(offsetof(shm::CqHead, arm), word);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     is_any_armed_ = any;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/base/prefetch.h"
 #include "core/shm/layout.h"
 
 namespace verbena {
@@ -35,6 +36,9 @@ class RingMemory {
   void StoreRelease(uint64_t offset, uint32_t value) {
     Word(offset)->store(value, std::memory_order_release);
   }
+
+  void PrefetchForRead(uint64_t offset) const { verbena::PrefetchForRead(base_ + offset); }
+  void PrefetchForWrite(uint64_t offset) { verbena::PrefetchForWrite(base_ + offset); }
 
   std::byte* data() { return base_; }
 

@@ -113,6 +113,15 @@ class WorkQueueConsumer {
     bigger.memory_.StoreRelease(offsetof(shm::WorkQueueHead, producer), producer);
     return true;
   }
+  // Asks for the cache lines that taking and releasing the next entry needs.
+  void PrefetchNext() {
+    memory_.PrefetchForRead(offsetof(shm::WorkQueueHead, producer));
+    memory_.PrefetchForRead(Offset(fetch_index_));
+    if (stride_bytes_ > shm::kCacheLineBytes) {
+      memory_.PrefetchForRead(Offset(fetch_index_) + shm::kCacheLineBytes);
+    }
+    memory_.PrefetchForWrite(offsetof(shm::WorkQueueHead, consumer));
+  }
   // Lets the client reuse the oldest `entries` fetched slots.
   void Release(uint32_t entries) {
     release_index_ += entries;

@@ -12,7 +12,7 @@
 namespace verbena::shm {
 
 // Raised with every incompatible change of anything in core/shm. Client and daemon must agree.
-inline constexpr uint32_t kAbiVersion = 1;
+inline constexpr uint32_t kAbiVersion = 2;
 inline constexpr uint64_t kAbiMagic = 0x0061'6e65'6272'6576;  // "verbena\0"
 
 inline constexpr uint32_t kCacheLineBytes = 64;
@@ -107,7 +107,6 @@ constexpr uint32_t RecvWqeStride(uint32_t max_sge) {
 // Indices are free-running and reduced modulo the power-of-two entry count only on use.
 struct WorkQueueHead {
   alignas(64) std::atomic<uint32_t> producer;  // [client] entries published
-  std::atomic<uint32_t> last_cpu;              // [client] CPU of the last post (spin hint)
   alignas(64) std::atomic<uint32_t> consumer;  // [nic] entries whose slot may be written again
 };
 inline constexpr uint32_t kWorkQueueHeadBytes = 128;
@@ -164,10 +163,12 @@ static_assert(offsetof(Cqe, valid) == 60);
 //
 // Arming without a lost wake-up: the client writes `arm`, a full fence, then polls once more. The
 // NIC writes a CQE, a full fence, then reads `arm`. One of them sees the other.
+//
+// Both words are the client's. `arm` has a line of its own: the NIC reads it after each CQE, and
+// `consumer` changes with each poll.
 struct CqHead {
   alignas(64) std::atomic<uint32_t> consumer;  // [client] entries polled
-  std::atomic<uint32_t> arm;                   // [client] see below
-  alignas(64) std::atomic<uint32_t> producer;  // [nic] entries written; `valid` is what counts
+  alignas(64) std::atomic<uint32_t> arm;       // [client] see below
 };
 inline constexpr uint32_t kCqHeadBytes = 128;
 static_assert(sizeof(CqHead) == kCqHeadBytes);
@@ -181,7 +182,7 @@ inline constexpr uint32_t kArmSequenceShift = 2;
 
 // ---------------------------------------------------------------------------------------------
 // Doorbells: one two-level bitmap per client. After publishing an index the client sets (atomic OR,
-// seq_cst) the queue's bit in `leaf`, then the leaf's bit in `summary`, and then looks at the
+// seq_cst) the queue's bit in its leaf, then the leaf's bit in its summary, and then looks at the
 // status page: if the NIC sleeps, it writes its eventfd. The NIC exchanges summary words, then leaf
 // words, before it reads any queue.
 
@@ -189,10 +190,27 @@ inline constexpr uint32_t kDoorbellLeaves = 1024;  // 65 536 doorbells a client
 inline constexpr uint32_t kDoorbellSummaries = kDoorbellLeaves / 64;
 inline constexpr uint32_t kMaxDoorbells = kDoorbellLeaves * 64;
 
+//
+// The leaf that most clients need, of their first 64 queues, stands beside `last_cpu`, has no
+// summary bit and is polled itself: between two cores each cache line, and each look at one that
+// the other side has just written, costs 0.1 to 0.5 µs.
+inline constexpr uint32_t kNearLeaf = 1;
+
 struct DoorbellPage {
-  alignas(64) std::atomic<uint64_t> summary[kDoorbellSummaries];  // [client] sets, NIC clears
-  alignas(64) std::atomic<uint32_t> last_cpu;                     // [client] CPU of the last ring
-  alignas(64) std::atomic<uint64_t> leaf[kDoorbellLeaves];        // [client] sets, NIC clears
+  std::atomic<uint64_t>& Leaf(uint32_t i) { return i == kNearLeaf ? near_leaf : far_leaves[i]; }
+  // The client's half, all but the look at the status page. Leaf before summary: the NIC exchanges
+  // the summary first, so a bit it misses now it finds later. seq_cst orders both before that look.
+  void Set(uint32_t doorbell) {
+    uint32_t leaf = doorbell / 64;
+    Leaf(leaf).fetch_or(uint64_t{1} << (doorbell % 64), std::memory_order_seq_cst);
+    if (leaf == kNearLeaf) return;
+    summary[leaf / 64].fetch_or(uint64_t{1} << (leaf % 64), std::memory_order_seq_cst);
+  }
+
+  alignas(64) std::atomic<uint32_t> last_cpu;  // [client] CPU of the last ring
+  std::atomic<uint64_t> near_leaf;             // [client] sets, NIC clears; and so below
+  alignas(64) std::atomic<uint64_t> summary[kDoorbellSummaries];
+  std::atomic<uint64_t> far_leaves[kDoorbellLeaves];  // [kNearLeaf] is not used
 };
 
 // One per client, in memory the client maps read-only (F_SEAL_FUTURE_WRITE): a liar can't suppress

@@ -15,7 +15,7 @@
 namespace verbena::shm {
 namespace {
 
-static_assert(kAbiVersion == 1, "the offsets below belong to this version");
+static_assert(kAbiVersion == 2, "the offsets below belong to this version");
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -38,12 +38,13 @@ static_assert(offsetof(Cqe, wc_flags) == 40 && offsetof(Cqe, status) == 44);
 
 // Words of the two writers never share a cache line.
 static_assert(offsetof(WorkQueueHead, consumer) == 64);
-static_assert(offsetof(CqHead, arm) == 4 && offsetof(CqHead, producer) == 64);
+static_assert(offsetof(CqHead, consumer) == 0 && offsetof(CqHead, arm) == 64);
 static_assert(offsetof(CommandSlot, request) % kCacheLineBytes == 0);
 static_assert(offsetof(CommandSlot, completion) % kCacheLineBytes == 0);
 static_assert(offsetof(CommandSlot, completion) >=
               offsetof(CommandSlot, request) + sizeof(CommandRequest));
-static_assert(offsetof(DoorbellPage, last_cpu) == 128 && offsetof(DoorbellPage, leaf) == 192);
+static_assert(offsetof(DoorbellPage, near_leaf) == 8 && offsetof(DoorbellPage, summary) == 64);
+static_assert(offsetof(DoorbellPage, far_leaves) == 192);
 static_assert(offsetof(ControlArea, doorbells) == 0 && offsetof(ControlArea, slots) % 4096 == 0);
 static_assert(sizeof(StatusPage) <= 4096);
 static_assert(kCommandSlots == 64, "one leaf word, and one word of free slots in the client");

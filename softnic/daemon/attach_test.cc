@@ -301,7 +301,8 @@ TEST(Hostile, EveryDoorbellAtOnceIsServedAndForgotten) {
   ASSERT_TRUE(honest.Attach(daemon.directory()));
   ASSERT_TRUE(noisy.Attach(daemon.directory()));
   for (int round = 0; round < 10; ++round) {
-    for (auto& leaf : noisy.area()->doorbells.leaf) leaf.store(~0ull);
+    for (uint32_t i = 0; i < shm::kDoorbellLeaves; ++i)
+      noisy.area()->doorbells.Leaf(i).store(~0ull);
     for (auto& summary : noisy.area()->doorbells.summary) summary.store(~0ull);
     uint64_t one = 1;
     ASSERT_EQ(write(noisy.doorbell(), &one, sizeof(one)), 8);

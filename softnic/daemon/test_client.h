@@ -247,8 +247,7 @@ class TestClient {
   }
 
   void Ring(uint32_t doorbell) {
-    area_->doorbells.leaf[doorbell / 64].fetch_or(1ull << (doorbell % 64));
-    area_->doorbells.summary[doorbell / 4096].fetch_or(1ull << (doorbell / 64 % 64));
+    area_->doorbells.Set(doorbell);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (status_->sleeping.load() != 0) {
       uint64_t one = 1;

@@ -143,6 +143,7 @@ void DeviceCore::PushCompletion(DeviceQp& qp, transport::Completion& completion)
     if (!cq.ignores_overrun) OverrunCq(cq);
     return;
   }
+  if (cq.channel == nullptr) return;  // nobody to tell
   // A failed completion counts as solicited.  Spec: IBTA 11.4.2.2.
   bool is_failed = cqe.status != static_cast<uint8_t>(WcStatus::kSuccess);
   if (completion.solicited || is_failed) cq.is_dirty_solicited = true;
@@ -184,7 +185,7 @@ void DeviceCore::FireIfArmed(Cq& cq) {
       (arm & shm::kArmAny) != 0 || ((arm & shm::kArmSolicited) != 0 && cq.is_dirty_solicited);
   if (!is_wanted) return;
   cq.fired_arm = sequence;
-  if (cq.channel != nullptr) PushChannelEvent(cq);
+  PushChannelEvent(cq);
 }
 
 }  // namespace verbena::softnic

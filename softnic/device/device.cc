@@ -32,6 +32,9 @@ void Device::OnCommand(Instant now, SessionId session, uint32_t slot, uint32_t s
 bool Device::OnDoorbell(Instant now, SessionId session, uint32_t doorbell) {
   return impl_->core.OnDoorbell(now, session, doorbell);
 }
+void Device::ExpectDoorbell(SessionId session, uint32_t doorbell) const {
+  impl_->core.ExpectDoorbell(session, doorbell);
+}
 void Device::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
                        uint64_t atomic_original) {
   impl_->core.OnDmaDone(now, cookie, status, atomic_original);

@@ -128,7 +128,7 @@ void DeviceCore::HandOver(Origin origin, DeviceQp& destination, const Pdu& pdu, 
 // What the two QPs of a connection do to memory keeps its order among both: a READ response must
 // not overtake the WRITE before it.
 void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
-  transport::DmaRequest request;
+  transport::DmaRequest& request = blank_dma_;
   while (qp.transport->PollDma(request)) {
     DmaRecord record;
     record.qp = qp.self;

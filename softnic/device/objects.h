@@ -76,7 +76,7 @@ struct Cq {
   bool is_in_error = false;
   bool ignores_overrun = false;
   bool has_undelivered_event = false;
-  bool is_dirty = false;  // has CQEs since its arm word was read
+  bool is_dirty = false;  // has a channel, and CQEs since its arm word was read
   bool is_dirty_solicited = false;
 };
 

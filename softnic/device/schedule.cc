@@ -4,6 +4,7 @@
 // turn comes. What a QP has to say after one input is drained at most kOutputsPerDrain at a time:
 // flushing a full ring takes turns too.
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "softnic/device/device_core.h"
@@ -29,6 +30,15 @@ bool DeviceCore::OnDoorbell(Instant now, SessionId id, uint32_t doorbell) {
   return qp->transport->state() != QpState::kErr;
 }
 
+void DeviceCore::ExpectDoorbell(SessionId id, uint32_t doorbell) const {
+  const Session* session = FindSession(id);
+  if (session == nullptr) return;
+  DeviceQp* qp = session->doorbells.Find(doorbell);
+  if (qp == nullptr) return;
+  qp->send_ring.PrefetchNext();
+  qp->send_cq->ring.PrefetchNext();
+}
+
 void DeviceCore::MarkForDrain(DeviceQp& qp) {
   if (qp.is_in_drain) return;
   qp.is_in_drain = true;
@@ -40,7 +50,7 @@ void DeviceCore::Drain(DeviceQp& qp) {
   const bool has_network = HasNetwork();
   if (has_network) CountUnacked(qp);
   uint32_t budget = kOutputsPerDrain;
-  transport::Pdu pdu;
+  transport::Pdu& pdu = blank_response_;
   while (budget > 0 && (!has_network || HasTxRoom(qp.tx_responses)) &&
          qp.transport->PollResponse(now_, pdu)) {
     Deliver(qp, pdu);
@@ -53,9 +63,9 @@ void DeviceCore::Drain(DeviceQp& qp) {
   const bool may_flush =
       qp.reads_in_flight == 0 || qp.transport->state() != QpState::kErr || !qp.IsConnectedService();
   while (budget > 0 && may_flush) {
-    transport::Completion completion{};
-    if (!qp.transport->PollCompletion(completion)) break;
-    PushCompletion(qp, completion);
+    if (!qp.transport->PollCompletion(blank_completion_)) break;
+    PushCompletion(qp, blank_completion_);
+    std::construct_at(&blank_completion_);  // its atomic word can't be assigned
     --budget;
     ++outputs_;
   }
@@ -141,10 +151,12 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
   uint32_t steps = 0;
   bool has_progress = true;
   while (steps < max_pdus && has_progress && MaySend(qp)) {
-    transport::Pdu pdu;
     uint64_t outputs_before = outputs_;
-    bool has_pdu = qp.transport->PollRequest(now_, pdu);
-    if (has_pdu) Deliver(qp, pdu);
+    bool has_pdu = qp.transport->PollRequest(now_, blank_request_);
+    if (has_pdu) {
+      Deliver(qp, blank_request_);
+      blank_request_ = {};
+    }
     AfterInput(qp);
     DrainMarked();
     // Without a PDU there may still be progress: work that failed, or needs no peer.

@@ -47,13 +47,15 @@ CopyThread::CopyThread(CopyCrew* crew, uint32_t index)
     : crew_(crew), index_(index), copier_(this) {}
 
 void CopyThread::Enter(TargetProcess* target) {
-  // seq_cst: pairs with the leader's store to `revoked` and its look at the target.
-  target_.store(target, std::memory_order_seq_cst);
+  target_.store(target, std::memory_order_relaxed);
   if (leads_) {
     entered_ = crew_->baton_.Enter();
   } else {
-    copy_sequence_.fetch_add(1, std::memory_order_seq_cst);
+    copy_sequence_.fetch_add(1, std::memory_order_release);
   }
+  // Pairs with the leader's seq_cst store to `revoked` and look at the target, and the watchdog's
+  // store to its asleep flag and look at the baton.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   crew_->WakeWatchdogIfAsleep();
 }
 
@@ -244,7 +246,7 @@ uint32_t CopyCrew::threads() const {
 }
 
 void CopyCrew::WakeWatchdogIfAsleep() {
-  // seq_cst: pairs with the store in Watch; see Baton::Enter.
+  // The caller's fence pairs with the store in Watch: one of the two sees the other.
   if (!watchdog_asleep_.load(std::memory_order_seq_cst)) return;
   if (watchdog_asleep_.exchange(false, std::memory_order_seq_cst)) sem_post(&watchdog_wake_);
 }

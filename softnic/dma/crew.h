@@ -26,12 +26,10 @@ namespace verbena::softnic {
 // leader by moving an odd value on; the deposed leader notices because its own move then fails.
 class Baton {
  public:
-  // Leader only.
-  // Returns the value to leave with.
+  // Leader only. Returns the value to leave with. A full fence follows, the caller's.
   uint64_t Enter() {
     uint64_t entered = word_.load(std::memory_order_relaxed) + 1;
-    // seq_cst: pairs with the watchdog's store to its asleep flag (one of the two sees the other).
-    word_.store(entered, std::memory_order_seq_cst);
+    word_.store(entered, std::memory_order_release);
     return entered;
   }
   // False: deposed meanwhile. Release: pairs with the acquire in Depose, which takes over all that

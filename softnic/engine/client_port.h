@@ -34,10 +34,14 @@ struct ClientPort {
   Slot slots[shm::kCommandSlots];
 
   // Doorbell bits taken from shared memory and not served yet.
+  uint64_t near_bits = 0;
+  bool was_near_last = false;   // the summaries' turn comes before the near leaf's again
   uint16_t summaries_left = 0;  // bit per word of summary[]
   uint64_t summary_bits[shm::kDoorbellSummaries] = {};
   uint32_t leaf = 0;
+  uint32_t far_leaf = 0;  // the last one that a summary led to
   uint64_t leaf_bits = 0;
+  uint32_t last_doorbell = 0;
   uint64_t deferred_commands = 0;  // slots that wait for their pace
 
   bool MayBePolled() const { return !is_quarantined && !is_suspended; }

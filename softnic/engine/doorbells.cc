@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/prefetch.h"
 #include "softnic/engine/shard.h"
 
 namespace verbena::softnic {
@@ -77,7 +78,9 @@ void Shard::Poll(ClientPort* port) {
 }
 
 bool Shard::HasRung(const ClientPort& port) {
-  for (const auto& word : port.area->doorbells.summary) {
+  const shm::DoorbellPage& page = port.area->doorbells;
+  if (page.near_leaf.load(std::memory_order_relaxed) != 0) return true;
+  for (const auto& word : page.summary) {
     if (word.load(std::memory_order_relaxed) != 0) return true;
   }
   return false;
@@ -91,6 +94,8 @@ bool Shard::PollPorts() {
       any = true;
       port->last_ring = now_;
       rang_last_ = port;
+      // The client has just looked at it; it is written again when we sleep.
+      PrefetchForWrite(&port->status->sleeping);
       if (!port->is_recent) recent_.push_back(port);
       port->is_recent = true;
     } else if (now_ - port->last_ring > kParkAfter && port->deferred_commands == 0) {
@@ -117,39 +122,58 @@ bool Shard::PollPorts() {
   return any;
 }
 
-void Shard::TakeSummaries(ClientPort* port) {
+// Returns whether there are bits to serve.
+bool Shard::TakeDoorbells(ClientPort* port) {
+  shm::DoorbellPage& page = port->area->doorbells;
+  if (page.near_leaf.load(std::memory_order_relaxed) != 0) {
+    // Most likely the queue rung before is meant again.
+    device_->ExpectDoorbell(port->id, port->last_doorbell);
+    // Acquire: pairs with the client's OR, so that the index behind the bit is seen.
+    port->near_bits |= page.near_leaf.exchange(0, std::memory_order_seq_cst);
+  }
   for (uint32_t i = 0; i < shm::kDoorbellSummaries; ++i) {
-    auto& word = port->area->doorbells.summary[i];
+    auto& word = page.summary[i];
     if (word.load(std::memory_order_relaxed) == 0) continue;
     // Acquire: pairs with the client's OR, so that the leaf bit and the index below are seen.
     port->summary_bits[i] |= word.exchange(0, std::memory_order_seq_cst);
     if (port->summary_bits[i] != 0) port->summaries_left |= static_cast<uint16_t>(1u << i);
   }
+  return port->near_bits != 0 || port->summaries_left != 0;
+}
+
+// Makes the next leaf with bits the current one. Its bits may be gone: a summary bit may lie.
+void Shard::TakeLeaf(ClientPort* port) {
+  if (port->near_bits != 0 && (!port->was_near_last || port->summaries_left == 0)) {
+    port->was_near_last = true;
+    port->leaf = shm::kNearLeaf;
+    port->leaf_bits = std::exchange(port->near_bits, 0);
+    return;
+  }
+  // The word after the one served last comes first, so that none starves.
+  port->was_near_last = false;
+  int from = static_cast<int>((port->far_leaf / 64 + 1) % shm::kDoorbellSummaries);
+  uint16_t rotated = std::rotr(port->summaries_left, from);
+  uint32_t word = (static_cast<uint32_t>(from) + static_cast<uint32_t>(std::countr_zero(rotated))) %
+                  shm::kDoorbellSummaries;
+  uint64_t& bits = port->summary_bits[word];
+  port->leaf = port->far_leaf = word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
+  bits &= bits - 1;
+  if (bits == 0) port->summaries_left &= static_cast<uint16_t>(~(1u << word));
+  port->leaf_bits = port->area->doorbells.Leaf(port->leaf).exchange(0, std::memory_order_seq_cst);
 }
 
 bool Shard::PollPort(ClientPort* port) {
-  TakeSummaries(port);
+  bool has_bits = TakeDoorbells(port);
   if (port->deferred_commands != 0 && port->leaf_bits == 0 && port->commands.IsDue(now_)) {
     port->leaf = 0;
     port->leaf_bits = std::exchange(port->deferred_commands, 0);
   }
-  if (port->summaries_left == 0 && port->leaf_bits == 0) return false;
+  if (!has_bits && port->leaf_bits == 0) return false;
   uint32_t budget = kDoorbellsPerTurn;
   while (budget != 0 && !port->is_quarantined) {
     if (port->leaf_bits == 0) {
-      if (port->summaries_left == 0) break;
-      // The word after the one served last comes first, so that none starves.
-      int from = static_cast<int>((port->leaf / 64 + 1) % shm::kDoorbellSummaries);
-      uint16_t rotated = std::rotr(port->summaries_left, from);
-      uint32_t word =
-          (static_cast<uint32_t>(from) + static_cast<uint32_t>(std::countr_zero(rotated))) %
-          shm::kDoorbellSummaries;
-      uint64_t& bits = port->summary_bits[word];
-      port->leaf = word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
-      bits &= bits - 1;
-      if (bits == 0) port->summaries_left &= static_cast<uint16_t>(~(1u << word));
-      port->leaf_bits =
-          port->area->doorbells.leaf[port->leaf].exchange(0, std::memory_order_seq_cst);
+      if (port->near_bits == 0 && port->summaries_left == 0) break;
+      TakeLeaf(port);
       budget -= 1;  // a summary bit without leaf bits is work too
       if (port->leaf_bits == 0) continue;
     }
@@ -178,7 +202,8 @@ uint32_t Shard::ServeLeaf(ClientPort* port, uint32_t budget) {
   while (port->leaf_bits != 0 && budget != 0) {
     uint32_t bit = static_cast<uint32_t>(std::countr_zero(port->leaf_bits));
     port->leaf_bits &= port->leaf_bits - 1;
-    if (!device_->OnDoorbell(now_, port->id, port->leaf * 64 + bit)) port->fruitless.Count(now_);
+    port->last_doorbell = port->leaf * 64 + bit;
+    if (!device_->OnDoorbell(now_, port->id, port->last_doorbell)) port->fruitless.Count(now_);
     budget -= 1;
   }
   return budget;

@@ -67,7 +67,7 @@ bool Shard::Stop(int wait_ms) { return crew_->Stop(wait_ms); }
 
 void Shard::Post(std::function<void()> closure) {
   mailbox_.Post(std::move(closure));
-  // seq_cst on both sides (see Sleep): either the leader sees the closure or this sees it asleep.
+  // Pairs with the fence in Sleep: either the leader sees the closure or this sees it asleep.
   if (!is_asleep_.load(std::memory_order_seq_cst)) return;
   uint64_t one = 1;
   (void)!write(wake_event_, &one, sizeof(one));
@@ -180,8 +180,8 @@ void Shard::ReapClosed() {
   }
 }
 
-// Copies come first, while no frame of the device is on the stack: a thread that hangs in one
-// leaves the device whole for its successor.
+// Copies are made while no frame of the device is on the stack: a thread that hangs in one leaves
+// the device whole for its successor. What this turn's inputs led to is copied in this turn.
 bool Shard::Turn(CopyThread& me, bool* worked) {
   now_ = ReadClock();
   Count(turns_);
@@ -189,12 +189,6 @@ bool Shard::Turn(CopyThread& me, bool* worked) {
     attention_.store(false, std::memory_order_seq_cst);
     dma_->RequestAttention();
   }
-  if (dma_->HasWork()) {
-    ProcessDma::Batch batch = dma_->RunBatch(me, kDmaBytesPerTurn);
-    if (batch == ProcessDma::Batch::kDeposed) return false;
-    *worked |= batch == ProcessDma::Batch::kWorked;
-  }
-  *worked |= DeliverDma();
   if (!closures_.empty() || !mailbox_.IsEmpty()) {
     RunMailbox();
     *worked = true;
@@ -204,6 +198,15 @@ bool Shard::Turn(CopyThread& me, bool* worked) {
   *worked |= PollPorts();
   *worked |= RunTimers();
   device_busy_ = device_->Run(now_, kPdusPerTurn);
+  if (dma_->HasWork()) {
+    ProcessDma::Batch batch = dma_->RunBatch(me, kDmaBytesPerTurn);
+    if (batch == ProcessDma::Batch::kDeposed) return false;
+    *worked |= batch == ProcessDma::Batch::kWorked;
+  }
+  if (DeliverDma()) {
+    *worked = true;
+    device_busy_ = device_->Run(now_, kPdusPerTurn);
+  }
   if (!networks_.empty()) device_busy_ |= device_->FlushPorts(now_);
   if (!closing_.empty()) ReapClosed();
   return true;
@@ -217,14 +220,17 @@ void Shard::Lead(CopyThread& me) {
   while (!crew_->IsStopping()) {
     bool worked = false;
     if (!Turn(me, &worked)) return;
-    if (worked || HasWorkLeft()) {
+    if (HasWorkLeft()) {
       was_idle_ = false;
     } else {
-      Count(spins_);
-      if (!was_idle_) idle_since_ = now_;
-      was_idle_ = true;
+      if (!worked) {
+        Count(spins_);
+        if (!was_idle_) idle_since_ = now_;
+      }
+      was_idle_ = !worked;
       bool shares_cpu = false;
-      if (now_ - idle_since_ >= SpinLimit(&shares_cpu)) {
+      Duration idle = worked ? Duration{0} : now_ - idle_since_;
+      if (idle >= SpinLimit(&shares_cpu)) {
         if (shares_cpu) Count(short_spins_);
         Sleep();
         was_idle_ = false;

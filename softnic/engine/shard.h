@@ -82,7 +82,8 @@ class Shard {
   // doorbells.cc
   bool PollPorts();
   bool PollPort(ClientPort* port);
-  void TakeSummaries(ClientPort* port);
+  bool TakeDoorbells(ClientPort* port);
+  void TakeLeaf(ClientPort* port);
   uint32_t ServeLeaf(ClientPort* port, uint32_t budget);
   void ServeCommand(ClientPort* port, uint32_t slot);
   void PassCommand(ClientPort* port, uint32_t slot, uint32_t submitted,

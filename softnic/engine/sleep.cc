@@ -76,10 +76,10 @@ void Shard::ArmTimer(Instant due) {
 void Shard::Sleep() {
   Instant due = NextDeadline();
   if (due <= now_) return;
-  is_asleep_.store(true, std::memory_order_seq_cst);
+  is_asleep_.store(true, std::memory_order_relaxed);
   for (ClientPort* port : active_) Park(port);
   // Full fence between saying "sleeping" and the last look; pairs with each client's between its
-  // doorbell and its look at `sleeping`, and with the seq_cst store in Mailbox::Post.
+  // doorbell and its look at `sleeping`, and with the one in Mailbox::Post.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   bool has_news = HasNews();
   scratch_.swap(active_);

@@ -21,8 +21,8 @@ run_bazel() {
     --experimental_convenience_symlinks=ignore "$@")
 }
 
-# Where Bazel puts what it built for the default configuration.
+# Where Bazel puts what it built with these options.
 bazel_bin() {
   # shellcheck disable=SC2086
-  (cd "$VERBENA_ROOT" && bazel ${VERBENA_BAZEL_STARTUP:-} info bazel-bin 2>/dev/null)
+  (cd "$VERBENA_ROOT" && bazel ${VERBENA_BAZEL_STARTUP:-} info "$@" bazel-bin 2>/dev/null)
 }

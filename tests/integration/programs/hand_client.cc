@@ -88,9 +88,7 @@ bool HandClient::Attach(uint32_t nic) {
 }
 
 void HandClient::Ring(uint32_t doorbell) {
-  uint32_t leaf = doorbell / 64;
-  control_->doorbells.leaf[leaf].fetch_or(uint64_t{1} << (doorbell % 64));
-  control_->doorbells.summary[leaf / 64].fetch_or(uint64_t{1} << (leaf % 64));
+  control_->doorbells.Set(doorbell);
   uint64_t one = 1;  // always: this client does not ask whether the NIC sleeps
   if (write(fds_[shm::kFdDoorbellEvent], &one, sizeof(one)) < 0) return;
 }

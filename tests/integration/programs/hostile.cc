@@ -350,7 +350,8 @@ int DoorbellFlood() {
   Objects objects;
   if (!client.Attach() || !objects.Create(client)) return Complain("cannot create a QP");
   while (TimeLeft()) {
-    for (auto& leaf : client.control()->doorbells.leaf) leaf.store(~uint64_t{0});
+    for (uint32_t i = 0; i < shm::kDoorbellLeaves; ++i)
+      client.control()->doorbells.Leaf(i).store(~uint64_t{0});
     for (auto& summary : client.control()->doorbells.summary) summary.store(~uint64_t{0});
     uint64_t one = 1;
     if (write(client.fds()[shm::kFdDoorbellEvent], &one, 8) < 0) continue;
