@@ -2,9 +2,9 @@
 //   futex_rtt_us: two processes on one core waking each other by futex while a third spins on the
 //     other core, round trip, median
 //   vm_round_trip_us: what a NIC without mapped memory copies in a round trip of 8-byte WRITEs:
-//   read
-//     from a process that waits for this core, write to one that spins on the other, and back;
+//     read from a process that waits for this core, write to one that spins on the other, and back;
 //     median
+//   line_round_trip_us: a cache line to the other core and back, both spinning
 //   vm_copy_us.N: process_vm_readv and then writev of N bytes between two processes, in pieces that
 //     stay in the L2 cache; vm_copy_gbs.N: its bandwidth
 //   vm_write_us.N: process_vm_writev of N bytes into another process, median
@@ -79,6 +79,38 @@ double FutexRoundTrip(int rounds, int cpu) {
     Set(ping, i);
     Wait(pong, i - 1);
     times.push_back(Microseconds(Clock::now() - begin));
+  }
+  waitpid(child, nullptr, 0);
+  return Median(times);
+}
+
+double LineRoundTrip(int rounds, int cpu, int other_cpu) {
+  auto* words = static_cast<std::atomic<uint32_t>*>(
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  std::atomic<uint32_t>*ping = words, *pong = words + 32;
+  auto spin_until = [](std::atomic<uint32_t>* word, uint32_t value) {
+    while (word->load(std::memory_order_acquire) != value) {
+    }
+  };
+  pid_t child = fork();
+  if (child == 0) {
+    PinTo(other_cpu);
+    for (uint32_t i = 1; i <= static_cast<uint32_t>(rounds); ++i) {
+      spin_until(ping, i);
+      pong->store(i, std::memory_order_release);
+    }
+    _exit(0);
+  }
+  PinTo(cpu);
+  std::vector<double> times;  // of 64, as one is near the clock's own cost
+  for (uint32_t i = 1; i <= static_cast<uint32_t>(rounds);) {
+    auto begin = Clock::now();
+    uint32_t first = i;
+    for (; i <= static_cast<uint32_t>(rounds) && i < first + 64; ++i) {
+      ping->store(i, std::memory_order_release);
+      spin_until(pong, i);
+    }
+    times.push_back(Microseconds(Clock::now() - begin) / (i - first));
   }
   waitpid(child, nullptr, 0);
   return Median(times);
@@ -185,6 +217,9 @@ void PrintCrowded(int scale) {
       waiting.Write(&word, 0, sizeof(word));
     });
     std::printf(", \"vm_round_trip_us\": %.3f", copies);
+  }
+  if (cpu != other_cpu) {
+    std::printf(", \"line_round_trip_us\": %.3f", LineRoundTrip(6400 * scale, cpu, other_cpu));
   }
   sched_setaffinity(0, sizeof(before), &before);
 }

@@ -320,7 +320,6 @@ int QueueGarbage() {
       head->consumer.store(static_cast<uint32_t>(Wrong()));  // not ours to write
       auto* cq_head = reinterpret_cast<shm::CqHead*>(cq);
       cq_head->consumer.store(static_cast<uint32_t>(Wrong()));
-      cq_head->producer.store(static_cast<uint32_t>(Wrong()));
       cq_head->arm.store(static_cast<uint32_t>(Wrong()));
       client.Ring(objects.qp.sq.doorbell);
       client.Ring(static_cast<uint32_t>(dice() % shm::kMaxDoorbells));
