@@ -43,12 +43,11 @@ uint32_t SlicePieces(const std::vector<iovec>& pieces, uint64_t offset, uint64_t
 Copier::Copier(CopyGate* gate)
     : gate_(gate), bounce_(std::make_unique<std::byte[]>(kBounceBytes)) {}
 
-int64_t Copier::Read(TargetProcess* target, std::byte* to, const iovec* remote, uint32_t pieces,
-                     uint64_t bytes) {
+int64_t Copier::Read(TargetProcess* target, const iovec* local, uint32_t local_pieces,
+                     const iovec* remote, uint32_t pieces) {
   if (target->dead.load(std::memory_order_acquire)) return -ESRCH;
-  iovec local = {to, bytes};
   gate_->Enter(target);
-  ssize_t n = process_vm_readv(target->pid, &local, 1, remote, pieces, 0);
+  ssize_t n = process_vm_readv(target->pid, local, local_pieces, remote, pieces, 0);
   int error = n < 0 ? errno : 0;
   gate_->Leave();
   return n < 0 ? -error : n;
@@ -103,8 +102,9 @@ void Copier::Execute(CopyUnit& unit) {
   WriteAll(unit);
 }
 
+// Into the bounce buffer, or into the NIC's own memory if that is the destination.
 bool Copier::ReadAll(CopyUnit& unit) {
-  uint32_t pieces = 0;
+  uint32_t pieces = 0, locals = 0;
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < unit.count; ++i) {
     DmaOp& op = *unit.ops[i];
@@ -114,10 +114,14 @@ bool Copier::ReadAll(CopyUnit& unit) {
     uint64_t offset = op.progress_bytes + local - op.bytes.size();
     pieces += SlicePieces(op.source_pieces, offset, remote, remote_ + pieces);
     bytes += remote;
+    if (unit.destination == nullptr) {
+      local_[locals++] = {op.local_destination + op.progress_bytes, remote};
+    }
   }
   if (pieces == 0) return true;
   VERBENA_CHECK(pieces <= kUnitPiecesMax && bytes <= kBounceBytes);
-  return Read(unit.source, bounce_.get(), remote_, pieces, bytes) == static_cast<int64_t>(bytes);
+  if (unit.destination != nullptr) local_[locals++] = {bounce_.get(), bytes};
+  return Read(unit.source, local_, locals, remote_, pieces) == static_cast<int64_t>(bytes);
 }
 
 void Copier::WriteAll(CopyUnit& unit) {
@@ -126,10 +130,7 @@ void Copier::WriteAll(CopyUnit& unit) {
   std::byte* from = bounce_.get();
   if (unit.destination == nullptr) {
     unit.sources_done.store(true, std::memory_order_release);
-    for (uint32_t i = 0; i < unit.count; ++i) {
-      WriteLocal(*unit.ops[i], unit.chunk_bytes[i], from);
-      from += unit.chunk_bytes[i];
-    }
+    for (uint32_t i = 0; i < unit.count; ++i) Account(*unit.ops[i], unit.chunk_bytes[i]);
     return;
   }
   for (uint32_t i = 0; i < unit.count; ++i) {
@@ -173,7 +174,9 @@ void Copier::ExecuteOne(DmaOp& op, uint32_t chunk_bytes) {
   if (remote != 0) {
     uint64_t offset = op.progress_bytes + local - op.bytes.size();
     uint32_t pieces = SlicePieces(op.source_pieces, offset, remote, remote_);
-    if (Read(op.source, bounce_.get(), remote_, pieces, remote) != static_cast<int64_t>(remote)) {
+    bool is_local = op.destination == nullptr;
+    iovec to = {is_local ? op.local_destination + op.progress_bytes : bounce_.get(), remote};
+    if (Read(op.source, &to, 1, remote_, pieces) != static_cast<int64_t>(remote)) {
       op.status = DmaStatus::kSourceFault;
       return;
     }
@@ -182,15 +185,10 @@ void Copier::ExecuteOne(DmaOp& op, uint32_t chunk_bytes) {
   WriteOne(op, chunk_bytes, bounce_.get());
 }
 
-void Copier::WriteLocal(DmaOp& op, uint32_t chunk_bytes, const std::byte* from) {
-  std::memcpy(op.local_destination + op.progress_bytes, from, chunk_bytes);
-  Account(op, chunk_bytes);
-}
-
 // Writes the chunk: its local part, and then what stands at `from`.
 void Copier::WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from) {
   if (chunk_bytes == 0) return;
-  if (op.destination == nullptr) return WriteLocal(op, chunk_bytes, from);
+  if (op.destination == nullptr) return Account(op, chunk_bytes);  // read into its place
   uint64_t local = LocalPart(op, chunk_bytes);
   uint64_t remote = chunk_bytes - local;
   uint32_t locals = 0;
@@ -206,8 +204,8 @@ void Copier::WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from) {
 void Copier::ExecuteAtomic(DmaOp& op) {
   uint64_t word = 0;
   iovec remote = op.destination_pieces[0];
-  if (Read(op.destination, reinterpret_cast<std::byte*>(&word), &remote, 1, sizeof(word)) !=
-      static_cast<int64_t>(sizeof(word))) {
+  iovec local = {&word, sizeof(word)};
+  if (Read(op.destination, &local, 1, &remote, 1) != static_cast<int64_t>(sizeof(word))) {
     op.status = DmaStatus::kDestinationFault;
     return;
   }
@@ -220,7 +218,6 @@ void Copier::ExecuteAtomic(DmaOp& op) {
     // Nothing is written back: the owner's CPU may have stored to the word since it was read.
     return Account(op, sizeof(word));
   }
-  iovec local = {&word, sizeof(word)};
   if (Write(op.destination, &local, 1, &remote, 1) != static_cast<int64_t>(sizeof(word))) {
     op.status = DmaStatus::kDestinationFault;
     return;
@@ -231,7 +228,8 @@ void Copier::ExecuteAtomic(DmaOp& op) {
 void Copier::ExecuteProbe(DmaOp& op) {
   std::byte buffer[16] = {};
   for (const iovec& piece : op.source_pieces) {
-    int64_t n = Read(op.source, buffer, &piece, 1, piece.iov_len);
+    iovec local = {buffer, piece.iov_len};
+    int64_t n = Read(op.source, &local, 1, &piece, 1);
     if (n != static_cast<int64_t>(piece.iov_len)) {
       op.error = n < 0 ? static_cast<int>(-n) : EFAULT;
       return;

@@ -98,13 +98,12 @@ class Copier {
  private:
   void ExecuteOne(DmaOp& op, uint32_t chunk_bytes);
   void WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from);
-  void WriteLocal(DmaOp& op, uint32_t chunk_bytes, const std::byte* from);
   void ExecuteAtomic(DmaOp& op);
   void ExecuteProbe(DmaOp& op);
   bool ReadAll(CopyUnit& unit);
   void WriteAll(CopyUnit& unit);
-  int64_t Read(TargetProcess* target, std::byte* to, const iovec* remote, uint32_t pieces,
-               uint64_t bytes);
+  int64_t Read(TargetProcess* target, const iovec* local, uint32_t local_pieces,
+               const iovec* remote, uint32_t pieces);
   int64_t Write(TargetProcess* target, const iovec* local, uint32_t local_pieces,
                 const iovec* remote, uint32_t pieces);
   void Account(DmaOp& op, uint32_t chunk_bytes);

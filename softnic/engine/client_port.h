@@ -44,6 +44,7 @@ struct ClientPort {
   uint32_t last_doorbell = 0;
   uint64_t deferred_commands = 0;  // slots that wait for their pace
 
+  bool HasBits() const { return near_bits != 0 || summaries_left != 0 || leaf_bits != 0; }
   bool MayBePolled() const { return !is_quarantined && !is_suspended; }
 
   bool is_parked = true;        // sleeping == 1: the client rings its eventfd

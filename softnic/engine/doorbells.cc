@@ -88,6 +88,7 @@ bool Shard::HasRung(const ClientPort& port) {
 
 bool Shard::PollPorts() {
   bool any = false;
+  ports_busy_ = false;
   for (size_t i = 0; i < active_.size();) {
     ClientPort* port = active_[i];
     if (PollPort(port)) {
@@ -117,13 +118,13 @@ bool Shard::PollPorts() {
       active_.pop_back();
       continue;
     }
+    ports_busy_ |= port->HasBits();
     ++i;
   }
   return any;
 }
 
-// Returns whether there are bits to serve.
-bool Shard::TakeDoorbells(ClientPort* port) {
+void Shard::TakeDoorbells(ClientPort* port) {
   shm::DoorbellPage& page = port->area->doorbells;
   if (page.near_leaf.load(std::memory_order_relaxed) != 0) {
     // Most likely the queue rung before is meant again.
@@ -138,7 +139,6 @@ bool Shard::TakeDoorbells(ClientPort* port) {
     port->summary_bits[i] |= word.exchange(0, std::memory_order_seq_cst);
     if (port->summary_bits[i] != 0) port->summaries_left |= static_cast<uint16_t>(1u << i);
   }
-  return port->near_bits != 0 || port->summaries_left != 0;
 }
 
 // Makes the next leaf with bits the current one. Its bits may be gone: a summary bit may lie.
@@ -163,12 +163,12 @@ void Shard::TakeLeaf(ClientPort* port) {
 }
 
 bool Shard::PollPort(ClientPort* port) {
-  bool has_bits = TakeDoorbells(port);
+  TakeDoorbells(port);
   if (port->deferred_commands != 0 && port->leaf_bits == 0 && port->commands.IsDue(now_)) {
     port->leaf = 0;
     port->leaf_bits = std::exchange(port->deferred_commands, 0);
   }
-  if (!has_bits && port->leaf_bits == 0) return false;
+  if (!port->HasBits()) return false;
   uint32_t budget = kDoorbellsPerTurn;
   while (budget != 0 && !port->is_quarantined) {
     if (port->leaf_bits == 0) {

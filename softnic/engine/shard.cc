@@ -213,7 +213,8 @@ bool Shard::Turn(CopyThread& me, bool* worked) {
 }
 
 bool Shard::HasWorkLeft() const {
-  return device_busy_ || dma_->HasWork() || !closures_.empty() || !mailbox_.IsEmpty();
+  return device_busy_ || ports_busy_ || dma_->HasWork() || !closures_.empty() ||
+         !mailbox_.IsEmpty();
 }
 
 void Shard::Lead(CopyThread& me) {

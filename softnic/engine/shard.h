@@ -82,7 +82,7 @@ class Shard {
   // doorbells.cc
   bool PollPorts();
   bool PollPort(ClientPort* port);
-  bool TakeDoorbells(ClientPort* port);
+  void TakeDoorbells(ClientPort* port);
   void TakeLeaf(ClientPort* port);
   uint32_t ServeLeaf(ClientPort* port, uint32_t budget);
   void ServeCommand(ClientPort* port, uint32_t slot);
@@ -144,6 +144,7 @@ class Shard {
   Duration flush_backoff_{0};
   bool flush_due_ = false;
   bool device_busy_ = false;
+  bool ports_busy_ = false;  // doorbells taken in the last turn wait for the next
 
   std::vector<PendingProbe> pending_probes_;
   std::vector<uint32_t> free_probes_;
