@@ -244,9 +244,10 @@ def clean_environment():
 class Case:
     """What one case may use; made fresh for each."""
 
-    def __init__(self, directory, is_wire=False):
+    def __init__(self, directory, is_wire=False, refuses_io_uring=False):
         self.dir = directory
         self.is_wire = is_wire  # its instances' NICs talk packets, even to each other
+        self.refuses_io_uring = refuses_io_uring  # to everything it starts
         self.instances = []
         self.notes = []
         self.processes = []
@@ -259,6 +260,8 @@ class Case:
 
     def spawn(self, argv, name=None, env=None, **options):
         name = name or f"p{len(self.processes)}"
+        if self.refuses_io_uring:
+            argv = [self.program("refuse_syscalls"), *argv]
         process = Process(self, argv, name, env if env is not None else clean_environment(),
                           **options)
         self.processes.append(process)
@@ -311,11 +314,12 @@ class Case:
 class Spec:
     """A named case of a part."""
 
-    def __init__(self, name, function, limit_s=30, is_wire=False):
+    def __init__(self, name, function, limit_s=30, is_wire=False, refuses_io_uring=False):
         self.name = name
         self.function = function
         self.limit_s = limit_s
         self.is_wire = is_wire
+        self.refuses_io_uring = refuses_io_uring
 
 
 def _on_alarm(signum, frame):
@@ -326,7 +330,7 @@ def run_case(spec, directory):
     """Runs one case. Returns (passed, text, notes)."""
     directory.mkdir(parents=True)
     os.chmod(directory, 0o755)
-    case = Case(directory, spec.is_wire)
+    case = Case(directory, spec.is_wire, spec.refuses_io_uring)
     signal.signal(signal.SIGALRM, _on_alarm)
     limit_s = spec.limit_s * PATIENCE
     signal.setitimer(signal.ITIMER_REAL, limit_s)
