@@ -84,4 +84,28 @@ const OpcodeInfo* LookUpOpcode(Opcode opcode) {
   return &kOpcodes[index];
 }
 
+Opcode SegmentOpcode(Opcode opcode, bool is_first, bool is_last) {
+  const OpcodeInfo& info = *LookUpOpcode(opcode);
+  const bool starts = is_first && info.is_first, ends = is_last && info.is_last;
+  if (info.is_read_response) {
+    return starts ? Opcode::kReadResponseFirst
+                  : (ends ? Opcode::kReadResponseLast : Opcode::kReadResponseMiddle);
+  }
+  if (starts) return info.is_send ? Opcode::kSendFirst : Opcode::kWriteFirst;
+  if (!ends) return info.is_send ? Opcode::kSendMiddle : Opcode::kWriteMiddle;
+  if (info.is_write) return info.has_imm ? Opcode::kWriteLastWithImm : Opcode::kWriteLast;
+  if (info.has_ieth) return Opcode::kSendLastWithInvalidate;
+  return info.has_imm ? Opcode::kSendLastWithImm : Opcode::kSendLast;
+}
+
+Opcode JoinedOpcode(Opcode opcode, Opcode next) {
+  const OpcodeInfo& info = *LookUpOpcode(opcode);
+  const OpcodeInfo& end = *LookUpOpcode(next);
+  if (!info.is_first) return next;
+  if (!end.is_last) return opcode;
+  if (info.is_write) return end.has_imm ? Opcode::kWriteOnlyWithImm : Opcode::kWriteOnly;
+  if (end.has_ieth) return Opcode::kSendOnlyWithInvalidate;
+  return end.has_imm ? Opcode::kSendOnlyWithImm : Opcode::kSendOnly;
+}
+
 }  // namespace verbena::transport

@@ -1,12 +1,15 @@
 // Protocol data units as the roles exchange them: header fields unserialised, payload by reference.
 //
-// On the wire a PDU is one packet. On the local port one PDU may carry a whole message: it is an
-// ONLY PDU whose psn_count is the number of path-MTU packets it stands for, so both forms consume
-// the same PSNs and run the same responder rows.
+// A PDU may stand for several packets of a message: its psn_count is their number, and it is FIRST,
+// MIDDLE, LAST or ONLY by what of the message it carries. On the local port that is the whole
+// message; for a network the NIC makes packets of it at its edge (SegmentOpcode), and of packets
+// that come together one PDU again. All forms consume the same PSNs and run the same rows.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "core/base/psn.h"
 #include "core/base/types.h"
@@ -72,6 +75,22 @@ struct Payload {
   const std::byte* bytes = nullptr;
   const DmaSegment* segments = nullptr;
   uint64_t offset = 0;
+  // Data of several packets taken as one PDU: `piece_bytes` each, so far apart from `bytes` on; the
+  // last may be shorter. 0: in one piece.
+  uint32_t piece_bytes = 0;
+  uint32_t piece_stride_bytes = 0;
+
+  // Precondition: the payload is at `bytes`.
+  void CopyTo(std::byte* to) const {
+    if (piece_bytes == 0) {
+      std::memcpy(to, bytes, length);
+      return;
+    }
+    const std::byte* from = bytes;
+    for (uint32_t done = 0; done < length; done += piece_bytes, from += piece_stride_bytes) {
+      std::memcpy(to + done, from, std::min(piece_bytes, length - done));
+    }
+  }
 };
 
 // The way to a peer: what an address vector resolves to. Of a PDU that came over a wire, what its
@@ -131,5 +150,12 @@ struct OpcodeInfo {
 };
 // nullptr for values that are no opcode.
 const OpcodeInfo* LookUpOpcode(Opcode opcode);
+
+// The opcode of one packet of the PDU's several: its first one, its last one, or one between.
+// Precondition: a PDU of a SEND, a WRITE or a READ response; not both is_first and is_last.
+Opcode SegmentOpcode(Opcode opcode, bool is_first, bool is_last);
+// The opcode of both as one PDU, the message going on from the first to the second.
+// Precondition: two parts of one SEND or of one WRITE, the former no LAST, the latter no FIRST.
+Opcode JoinedOpcode(Opcode opcode, Opcode next);
 
 }  // namespace verbena::transport

@@ -20,6 +20,12 @@ namespace verbena::transport {
 // Identifies one outstanding DMA request of one QP; the QP's business only.
 using DmaToken = uint32_t;
 
+// A place in the NIC's own memory.
+struct LocalPiece {
+  std::byte* to;
+  uint32_t bytes;
+};
+
 // A movement of payload the role wants done. Requests of one QP are carried out in the order
 // polled, and their results come back in that order. Pointers are good until the next input to the
 // QP; who carries it out copies what it needs.
@@ -33,9 +39,10 @@ struct DmaRequest {
   const DmaSegment* destination = nullptr;
   uint16_t destination_count = 0;
   uint64_t destination_offset = 0;  // into the concatenation of `destination`
-  // kCopy: into the NIC's own memory instead of `destination`: a packet being made. Good until the
-  // result comes.
-  std::byte* local_destination = nullptr;
+  // kCopy: into the NIC's own memory instead of `destination`: packets being made. What the pieces
+  // name is good until the result comes.
+  const LocalPiece* local_pieces = nullptr;
+  uint16_t local_piece_count = 0;
   uint64_t compare = 0;  // atomics: one aligned 8-byte word at destination
   uint64_t swap_or_add = 0;
 };
@@ -139,6 +146,8 @@ class QpTransport {
   // False: not now (placements outstanding). The port keeps the PDU and asks again after this QP's
   // next OnDmaDone. A wire port that can't keep it drops it.
   virtual bool CanAccept(const Pdu& pdu) const = 0;
+  // Whether a request with this PSN is what comes next. RC only.
+  virtual bool IsNextRequest(Psn psn) const { return false; }
   virtual bool HasRequestWork() const = 0;  // PollRequest might produce something now
   virtual QpState state() const = 0;
   virtual Qpn remote_qpn() const = 0;

@@ -206,7 +206,7 @@ class DeviceCore {
     transport::Opcode opcode = transport::Opcode::kSendOnly;
     Psn psn;
     uint64_t use = kNoUse;
-    TxPacket* packet = nullptr;    // the payload goes into it, and to no QP
+    TxPacket* packet = nullptr;    // the payload goes into it and next_of_pdu, and to no QP
     bool is_counted_read = false;  // in sender's reads_in_flight
   };
   // Whose PDU it is: a QP of this instance, or nobody's here (it came from a network).
@@ -253,7 +253,7 @@ class DeviceCore {
 
   // --- wire.cc ----------------------------------------------------------------------------------
   bool IsOnWire(const Nic& nic, const Gid& dgid) const;
-  transport::PduLimits LimitsTo(const Nic& nic, const Gid& dgid, uint32_t path_mtu_bytes) const;
+  transport::PduLimits LimitsTo(const DeviceQp& qp, const Gid& dgid) const;
   bool HasTxRoom(const TxQueue& queue) const;
   // A QP connected to `dgid` from now on.
   void JoinPeer(DeviceQp& qp, const Gid& dgid);
@@ -277,6 +277,11 @@ class DeviceCore {
   bool PumpQueue(DeviceQp& qp, TxQueue& queue);
   void DropTx(DeviceQp& qp);
   void TakePacket(Nic& nic, const transport::InPacket& packet);
+  DeviceQp* CheckPacket(Nic& nic, const transport::InPacket& packet, transport::Pdu* pdu,
+                        transport::Path* path);
+  void AcceptPdu(Nic& nic, DeviceQp& qp, const transport::Pdu& pdu);
+  bool JoinMerge(const DeviceQp& qp, const transport::Pdu& pdu);
+  void FlushMerge(Nic& nic);
   void TakeMulticast(Nic& nic, const transport::Pdu& pdu);
 
   // --- schedule.cc ------------------------------------------------------------------------------
@@ -378,6 +383,14 @@ class DeviceCore {
   transport::local::HeldPduPool held_pdus_;
   uint32_t attached_ports_ = 0;
   TxPool tx_pool_;
+  std::vector<transport::LocalPiece> local_pieces_;  // of the PDU in hand
+  // Packets of one message that came in one batch, on their way to becoming one PDU.
+  struct Merge {
+    DeviceQp* qp = nullptr;  // nullptr: none
+    transport::Pdu pdu;
+    transport::Path path;
+  };
+  Merge merge_;
   std::vector<QpRef> stalled_;                               // their port had no room
   std::map<std::pair<uint32_t, Gid>, WirePeer> wire_peers_;  // by NIC and address
   // Found by FindConnectedQpn; checked before use.

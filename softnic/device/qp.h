@@ -85,6 +85,7 @@ class DeviceQp final : public transport::QpHost {
   uint64_t cookie = 0;
   uint64_t stream = 0;  // names this QP to the DMA engine; never reused
   uint32_t doorbell = 0;
+  uint32_t path_mtu_bytes = 0;    // of a connected QP, from RTR on
   std::vector<Gid> mcast_groups;  // attached to
   uint32_t undelivered_events = 0;
   QpRef self;

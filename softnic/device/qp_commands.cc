@@ -173,8 +173,8 @@ int DeviceCore::ModifyQp(Command& command) {
   if (has_path && qp->transport->state() == QpState::kInit) {
     Gid dgid;
     std::memcpy(dgid.raw.data(), request.attr.ah_attr.dgid, dgid.raw.size());
-    uint32_t path_mtu_bytes = 128u << std::clamp(request.attr.path_mtu, 1u, 5u);
-    qp->transport->SetPduLimits(LimitsTo(*qp->nic, dgid, path_mtu_bytes));
+    qp->path_mtu_bytes = 128u << std::clamp(request.attr.path_mtu, 1u, 5u);
+    qp->transport->SetPduLimits(LimitsTo(*qp, dgid));
     JoinPeer(*qp, dgid);
   }
   transport::ModifyResult result = qp->transport->Modify(now_, request.attr, request.mask);

@@ -54,7 +54,7 @@ class DmaEngine {
   // Name of the region's backend for `verbena show mr`: "process", "mapped", "assisted".
   virtual const char* BackendName(transport::MemoryId region) const = 0;
 
-  // Copies what it needs from `request` (a local_destination has segments as its source); the
+  // Copies what it needs from `request` (into local_pieces goes what segments name); the
   // result comes through Device::OnDmaDone(cookie, …), never from inside Submit. Submissions that
   // share a `stream` are carried out and reported in order.
   virtual void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) = 0;

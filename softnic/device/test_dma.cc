@@ -20,9 +20,11 @@ void FakeDma::Submit(uint64_t stream, uint64_t cookie, const transport::DmaReque
   if (source.segments != nullptr) {
     job.source.assign(source.segments, source.segments + source.segment_count);
   } else if (source.bytes != nullptr) {
-    job.bytes.assign(source.bytes, source.bytes + source.length);
+    job.bytes.resize(source.length);
+    source.CopyTo(job.bytes.data());
   }
   job.destination.assign(request.destination, request.destination + request.destination_count);
+  job.local_pieces.assign(request.local_pieces, request.local_pieces + request.local_piece_count);
   jobs_.push_back(std::move(job));
   streams.push_back(stream);
 }
@@ -118,8 +120,12 @@ void FakeDma::CarryOut(const Job& job, DeviceCore& device, Instant now) {
     DmaStatus status = DmaStatus::kOk;
     if (!Gather(job, &bytes)) {
       status = DmaStatus::kSourceFault;
-    } else if (job.request.local_destination != nullptr) {
-      std::copy(bytes.begin(), bytes.end(), job.request.local_destination);
+    } else if (!job.local_pieces.empty()) {
+      const std::byte* from = bytes.data();
+      for (const transport::LocalPiece& piece : job.local_pieces) {
+        std::copy_n(from, piece.bytes, piece.to);
+        from += piece.bytes;
+      }
     } else if (!Scatter(job, bytes)) {
       status = DmaStatus::kDestinationFault;
     }

@@ -52,6 +52,7 @@ class FakeDma final : public DmaEngine {
     uint64_t cookie = 0;
     transport::DmaRequest request;
     std::vector<transport::DmaSegment> source, destination;
+    std::vector<transport::LocalPiece> local_pieces;
     std::vector<std::byte> bytes;
   };
   bool Touches(const Job& job, SessionId session) const;

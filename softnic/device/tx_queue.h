@@ -22,6 +22,7 @@ struct TxPacket {
   bool is_void = false;    // its payload could not be read: it is not sent
   bool is_orphan = false;  // its QP is gone; whoever adds to it gives it back
   TxPacket* next = nullptr;
+  TxPacket* next_of_pdu = nullptr;  // made of the same PDU
   std::byte bytes[transport::wire::kPacketBytesMax];
 
   uint32_t length() const {
@@ -40,18 +41,22 @@ class TxPool {
  public:
   static constexpr uint32_t kPacketsMax = 4096;  // 17 MB
 
-  bool IsEmpty() const { return free_ == nullptr && chunks_.size() == kChunksMax; }
-  // Precondition: not empty.
+  bool Has(uint32_t packets) const {
+    return free_count_ + (kChunksMax - chunks_.size()) * kChunkPackets >= packets;
+  }
+  // Precondition: Has(1).
   TxPacket* Take() {
     if (free_ == nullptr) Grow();
     TxPacket* packet = std::exchange(free_, free_->next);
     packet->is_ready = packet->is_void = packet->is_orphan = false;
-    packet->next = nullptr;
+    packet->next = packet->next_of_pdu = nullptr;
+    --free_count_;
     return packet;
   }
   void Give(TxPacket* packet) {
     packet->next = free_;
     free_ = packet;
+    ++free_count_;
   }
 
  private:
@@ -67,6 +72,7 @@ class TxPool {
 
   std::vector<std::unique_ptr<Chunk>> chunks_;
   TxPacket* free_ = nullptr;
+  size_t free_count_ = 0;
 };
 
 // One QP's packets of one direction of talk (requests, or responses), oldest first.

@@ -35,6 +35,10 @@ constexpr uint32_t kWindowBytes = 256 * 1024;
 constexpr uint32_t kWindowPsnsMin = 16;
 constexpr uint32_t kWindowPsnsMax = 256;
 constexpr uint64_t kPeerBytes = 320 * 1024;
+// What of a message is one PDU until it leaves as packets: a batch for the port, and a quarter of
+// the window.
+constexpr uint32_t kPduBytes = 56 * 1024;
+constexpr uint32_t kPduPacketsMax = 60;
 constexpr uint64_t kAsksPerPeerBytes = 4;
 // A packet takes up more of it than its payload.
 constexpr uint64_t kPacketOverheadBytes = 1024;
@@ -57,16 +61,18 @@ bool DeviceCore::IsOnWire(const Nic& nic, const Gid& dgid) const {
   return nic.port != nullptr && (nic.config().is_wire_only || FindNic(dgid) == nullptr);
 }
 
-transport::PduLimits DeviceCore::LimitsTo(const Nic& nic, const Gid& dgid,
-                                          uint32_t path_mtu_bytes) const {
-  if (!IsOnWire(nic, dgid)) return {nic.limits().max_message_bytes, 0};
-  return {0, std::clamp(kWindowBytes / path_mtu_bytes, kWindowPsnsMin, kWindowPsnsMax)};
+transport::PduLimits DeviceCore::LimitsTo(const DeviceQp& qp, const Gid& dgid) const {
+  if (!IsOnWire(*qp.nic, dgid)) return {qp.nic->limits().max_message_bytes, 0};
+  const uint32_t window =
+      std::clamp(kWindowBytes / qp.path_mtu_bytes, kWindowPsnsMin, kWindowPsnsMax);
+  if (qp.service() != Service::kRc) return {0, window};
+  return {std::min(kPduBytes / qp.path_mtu_bytes, kPduPacketsMax) * qp.path_mtu_bytes, window};
 }
 
 // --- out -----------------------------------------------------------------------------------------
 
 bool DeviceCore::HasTxRoom(const TxQueue& queue) const {
-  return queue.size() < kTxPerQp && !(queue.size() != 0 && tx_pool_.IsEmpty());
+  return queue.size() < kTxPerQp && !(queue.size() != 0 && !tx_pool_.Has(kPduPacketsMax));
 }
 
 // --- what is under way ---------------------------------------------------------------------------
@@ -166,33 +172,54 @@ bool DeviceCore::CountSent(DeviceQp& qp, const Pdu& pdu) {
 // --- packets -------------------------------------------------------------------------------------
 
 void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, uint64_t use) {
-  if (tx_pool_.IsEmpty()) {
-    ++sender.nic->wire.tx_dropped;  // as if lost on the way
+  const uint32_t length = pdu.payload.length;
+  const uint32_t count = length == 0 ? 1 : static_cast<uint32_t>(pdu.psn_count.value);
+  const uint32_t mtu_bytes = count == 1 ? length : sender.path_mtu_bytes;
+  VERBENA_CHECK(length <= count * mtu_bytes && mtu_bytes <= wire::kPayloadBytesMax);
+  if (!tx_pool_.Has(count)) {
+    sender.nic->wire.tx_dropped += count;  // as if lost on the way
     return;
   }
-  TxPacket* packet = tx_pool_.Take();
-  packet->address = {};
-  packet->address.source = path.sgid;
-  packet->address.destination = path.dgid;
-  packet->address.traffic_class = path.traffic_class;
-  packet->address.hop_limit = path.hop_limit;
-  packet->address.flow_label = path.flow_label;
-  bool is_response = !transport::LookUpOpcode(pdu.opcode)->is_request;
-  if (!is_response && sender.wire.peer != nullptr && CountSent(sender, pdu)) {
-    Pdu asking = pdu;
-    asking.ack_request = true;
-    packet->header_bytes = wire::EncodeHeaders(asking, packet->bytes);
-  } else {
-    packet->header_bytes = wire::EncodeHeaders(pdu, packet->bytes);
+  const bool is_response = !transport::LookUpOpcode(pdu.opcode)->is_request;
+  const bool asks =
+      is_response || sender.wire.peer == nullptr ? pdu.ack_request : CountSent(sender, pdu);
+  TxQueue& queue = is_response ? sender.tx_responses : sender.tx_requests;
+  TxPacket* first = nullptr;
+  TxPacket* last = nullptr;
+  local_pieces_.clear();
+  Pdu part = pdu;
+  for (uint32_t i = 0; i < count; ++i) {
+    const bool is_last = i + 1 == count;
+    const uint32_t offset = i * mtu_bytes;
+    if (count != 1) part.opcode = transport::SegmentOpcode(pdu.opcode, i == 0, is_last);
+    part.psn = pdu.psn + PsnCount{static_cast<int32_t>(i)};
+    part.ack_request = asks && is_last;
+    part.solicited = pdu.solicited && is_last;
+    part.payload.length = std::min(mtu_bytes, length - offset);
+    TxPacket* packet = tx_pool_.Take();
+    packet->address = {};
+    packet->address.source = path.sgid;
+    packet->address.destination = path.dgid;
+    packet->address.traffic_class = path.traffic_class;
+    packet->address.hop_limit = path.hop_limit;
+    packet->address.flow_label = path.flow_label;
+    packet->header_bytes = wire::EncodeHeaders(part, packet->bytes);
+    packet->payload_bytes = part.payload.length;
+    local_pieces_.push_back({packet->bytes + packet->header_bytes, packet->payload_bytes});
+    queue.Push(packet);
+    (first == nullptr ? first : last->next_of_pdu) = packet;
+    last = packet;
+    if (sender.service() != Service::kRc) sender.nic->pace.OnPacket(packet->payload_bytes);
   }
-  packet->payload_bytes = pdu.payload.length;
-  VERBENA_CHECK(packet->payload_bytes <= wire::kPayloadBytesMax);
-  std::byte* payload = packet->bytes + packet->header_bytes;
-  (is_response ? sender.tx_responses : sender.tx_requests).Push(packet);
-  if (sender.service() != Service::kRc) sender.nic->pace.OnPacket(packet->payload_bytes);
-  if (pdu.payload.length == 0 || pdu.payload.segments == nullptr) {
-    if (pdu.payload.length != 0) std::memcpy(payload, pdu.payload.bytes, pdu.payload.length);
-    packet->Finish();
+  if (length == 0 || pdu.payload.segments == nullptr) {
+    const std::byte* from = pdu.payload.bytes;
+    for (TxPacket* packet = first; packet != nullptr; packet = packet->next_of_pdu) {
+      if (length != 0) {
+        std::memcpy(packet->bytes + packet->header_bytes, from, packet->payload_bytes);
+      }
+      from += packet->payload_bytes;
+      packet->Finish();
+    }
     PumpTx(sender);
     return;
   }
@@ -201,12 +228,13 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
   record.opcode = pdu.opcode;
   record.psn = pdu.psn;
   record.use = use;
-  record.packet = packet;
+  record.packet = first;
   KeepUse(use);
   CountRead(sender, record, pdu.payload);
   transport::DmaRequest request;
   request.source = pdu.payload;
-  request.local_destination = payload;
+  request.local_pieces = local_pieces_.data();
+  request.local_piece_count = static_cast<uint16_t>(local_pieces_.size());
   if (!AreLive(pdu.payload.segments, pdu.payload.segment_count, sender.session->id)) {
     request.source.segments =
         Refuse(pdu.payload.segments, pdu.payload.segment_count, refused_source_);
@@ -215,14 +243,17 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
 }
 
 void DeviceCore::OnPayloadRead(const DmaRecord& record, transport::DmaStatus status) {
-  TxPacket* packet = record.packet;
-  if (packet->is_orphan) {
-    tx_pool_.Give(packet);
-    return;
+  const bool is_orphan = record.packet->is_orphan;  // as the others, as none was ready
+  for (TxPacket *packet = record.packet, *next; packet != nullptr; packet = next) {
+    next = packet->next_of_pdu;
+    if (is_orphan) {
+      tx_pool_.Give(packet);
+      continue;
+    }
+    packet->is_void = status != transport::DmaStatus::kOk;
+    packet->Finish();
   }
-  packet->is_void = status != transport::DmaStatus::kOk;
-  packet->Finish();
-  PumpTx(*FindQp(record.qp));
+  if (!is_orphan) PumpTx(*FindQp(record.qp));
 }
 
 void DeviceCore::PumpTx(DeviceQp& qp) {
@@ -336,67 +367,141 @@ bool DeviceCore::PollPorts(Instant now, uint32_t max_packets) {
       TakePacket(*nic, packet);
       DrainMarked();
     }
+    FlushMerge(*nic);
   }
   if (any) Settle();
   return any;
 }
 
-// Spec: IBTA 9.6 and 10.9.3 (header checks in order), A17.
-void DeviceCore::TakePacket(Nic& nic, const transport::InPacket& packet) {
+// Spec: IBTA 9.6 and 10.9.3 (header checks in order), A17. nullptr: the packet is done with.
+DeviceQp* DeviceCore::CheckPacket(Nic& nic, const transport::InPacket& packet, Pdu* pdu,
+                                  Path* path) {
   ++nic.wire.rx_packets;
   nic.wire.rx_bytes += packet.length;
-  Pdu pdu;
-  if (wire::Decode(packet.bytes, packet.length, &pdu) != wire::DecodeError::kNone) {
+  if (wire::Decode(packet.bytes, packet.length, pdu) != wire::DecodeError::kNone) {
     ++nic.wire.rx_malformed;
-    return;
+    return nullptr;
   }
   uint16_t ip_id = 0;
   if (wire::VerifyIcrc(packet.address, packet.expected_ip_id, packet.bytes, packet.length,
                        &ip_id) == wire::IcrcCheck::kWrong) {
     ++nic.wire.rx_icrc_errors;
-    return;
+    return nullptr;
   }
   nic.port->LearnIpId(packet, ip_id);
-  if (!nic.is_up) return;
-  if (!PkeysMatch(pdu.pkey, kDefaultPkey)) {
+  if (!nic.is_up) return nullptr;
+  if (!PkeysMatch(pdu->pkey, kDefaultPkey)) {
     ++nic.wire.rx_bad_pkey;
-    return;
+    return nullptr;
   }
-  Path path;  // as the receiver sees it, for the GRH
-  path.sgid = packet.address.source;
-  path.dgid = packet.address.destination;
-  path.traffic_class = packet.address.traffic_class;
-  path.hop_limit = packet.address.hop_limit;
-  path.flow_label = packet.address.flow_label;
-  path.ip_id = ip_id;
-  pdu.path = &path;
-  if (path.dgid.IsMulticast()) return TakeMulticast(nic, pdu);
-  DeviceQp* qp = nic.qpns.Find(pdu.dest_qpn);
-  if (qp == nullptr || qp->service() != pdu.service || !qp->IsReceiving()) {
+  // As the receiver sees it, for the GRH.
+  path->sgid = packet.address.source;
+  path->dgid = packet.address.destination;
+  path->traffic_class = packet.address.traffic_class;
+  path->hop_limit = packet.address.hop_limit;
+  path->flow_label = packet.address.flow_label;
+  path->ip_id = ip_id;
+  pdu->path = path;
+  if (path->dgid.IsMulticast()) {
+    TakeMulticast(nic, *pdu);
+    return nullptr;
+  }
+  DeviceQp* qp = nic.qpns.Find(pdu->dest_qpn);
+  if (qp == nullptr || qp->service() != pdu->service || !qp->IsReceiving()) {
     ++nic.wire.rx_no_qp;
-    return;
+    return nullptr;
   }
   if (qp->IsConnectedService()) {
     const Path& own = qp->transport->path();
-    if (own.dgid != path.sgid || own.sgid != path.dgid) {
+    if (own.dgid != path->sgid || own.sgid != path->dgid) {
       ++nic.wire.rx_wrong_peer;
-      return;
+      return nullptr;
     }
   }
-  if (!qp->waiting.empty() || !qp->transport->CanAccept(pdu)) {
-    if (qp->waiting.size() >= kHeldPerQp && !MayHoldMore(*qp)) {
-      ++nic.wire.rx_dropped;
-      return;
+  return qp;
+}
+
+// A message's packets that came in one batch go on as one PDU: the roles and the copies do for many
+// what they would do for each.
+void DeviceCore::TakePacket(Nic& nic, const transport::InPacket& packet) {
+  Pdu pdu;
+  Path path;
+  DeviceQp* qp = CheckPacket(nic, packet, &pdu, &path);
+  if (merge_.qp != nullptr) {
+    const bool is_joined = qp == merge_.qp && JoinMerge(*qp, pdu);
+    if (!is_joined || !packet.more_follow || transport::LookUpOpcode(pdu.opcode)->is_last) {
+      FlushMerge(nic);
     }
-    qp->waiting.push_back({{}, false, true, kNoUse, held_pdus_.Hold(pdu)});
-    ++held_packets_;
-    if (qp->waiting.size() == kHeldPerQp) {
-      nic.backlogged = pdu.dest_qpn;
-      nic.backlog_turns_left = kBacklogTurns;
-    }
+    if (is_joined) return;
+  }
+  if (qp == nullptr) return;
+  const transport::OpcodeInfo& info = *transport::LookUpOpcode(pdu.opcode);
+  const bool is_whole_part =
+      (info.is_send || info.is_write) && !info.is_last && pdu.payload.length == qp->path_mtu_bytes;
+  if (packet.more_follow && is_whole_part && qp->waiting.empty() &&
+      qp->transport->IsNextRequest(pdu.psn)) {
+    merge_.qp = qp;
+    merge_.pdu = pdu;
+    merge_.path = path;
+    merge_.pdu.path = &merge_.path;
     return;
   }
-  HandOver({nullptr}, *qp, pdu, kNoUse);
+  AcceptPdu(nic, *qp, pdu);
+}
+
+// False: the packet does not go on where the others end.
+bool DeviceCore::JoinMerge(const DeviceQp& qp, const Pdu& pdu) {
+  Pdu& whole = merge_.pdu;
+  transport::Payload& payload = whole.payload;
+  const transport::OpcodeInfo& before = *transport::LookUpOpcode(whole.opcode);
+  const transport::OpcodeInfo& info = *transport::LookUpOpcode(pdu.opcode);
+  if (info.is_first || !(info.is_middle || info.is_last) || info.is_send != before.is_send ||
+      info.is_write != before.is_write || pdu.psn != whole.psn + whole.psn_count ||
+      pdu.pkey != whole.pkey) {
+    return false;
+  }
+  const auto pieces = static_cast<uint32_t>(whole.psn_count.value);
+  const bool has_length = info.is_last ? pdu.payload.length <= qp.path_mtu_bytes
+                                       : pdu.payload.length == qp.path_mtu_bytes;
+  if (!has_length || pdu.payload.length == 0) return false;
+  const auto stride =
+      pieces == 1 ? pdu.payload.bytes - payload.bytes : ptrdiff_t{payload.piece_stride_bytes};
+  if (stride < ptrdiff_t{qp.path_mtu_bytes} || stride > ptrdiff_t{wire::kPacketBytesMax} ||
+      pdu.payload.bytes != payload.bytes + stride * pieces) {
+    return false;
+  }
+  payload.piece_bytes = qp.path_mtu_bytes;
+  payload.piece_stride_bytes = static_cast<uint32_t>(stride);
+  payload.length += pdu.payload.length;
+  whole.opcode = transport::JoinedOpcode(whole.opcode, pdu.opcode);
+  whole.psn_count.value += 1;
+  whole.ack_request |= pdu.ack_request;
+  whole.solicited |= pdu.solicited;
+  whole.imm_or_rkey = pdu.imm_or_rkey;
+  return true;
+}
+
+void DeviceCore::FlushMerge(Nic& nic) {
+  if (DeviceQp* qp = std::exchange(merge_.qp, nullptr); qp != nullptr) {
+    AcceptPdu(nic, *qp, merge_.pdu);
+  }
+}
+
+void DeviceCore::AcceptPdu(Nic& nic, DeviceQp& qp, const Pdu& pdu) {
+  if (qp.waiting.empty() && qp.transport->CanAccept(pdu)) {
+    HandOver({nullptr}, qp, pdu, kNoUse);
+    return;
+  }
+  if (qp.waiting.size() >= kHeldPerQp && !MayHoldMore(qp)) {
+    ++nic.wire.rx_dropped;
+    return;
+  }
+  qp.waiting.push_back({{}, false, true, kNoUse, held_pdus_.Hold(pdu)});
+  ++held_packets_;
+  if (qp.waiting.size() == kHeldPerQp) {
+    nic.backlogged = pdu.dest_qpn;
+    nic.backlog_turns_left = kBacklogTurns;
+  }
 }
 
 // Unreliable: a member that can't take it now does not get it.

@@ -115,7 +115,7 @@ bool Copier::ReadAll(CopyUnit& unit) {
     pieces += SlicePieces(op.source_pieces, offset, remote, remote_ + pieces);
     bytes += remote;
     if (unit.destination == nullptr) {
-      local_[locals++] = {op.local_destination + op.progress_bytes, remote};
+      locals += SlicePieces(op.destination_pieces, op.progress_bytes, remote, local_ + locals);
     }
   }
   if (pieces == 0) return true;
@@ -174,9 +174,12 @@ void Copier::ExecuteOne(DmaOp& op, uint32_t chunk_bytes) {
   if (remote != 0) {
     uint64_t offset = op.progress_bytes + local - op.bytes.size();
     uint32_t pieces = SlicePieces(op.source_pieces, offset, remote, remote_);
-    bool is_local = op.destination == nullptr;
-    iovec to = {is_local ? op.local_destination + op.progress_bytes : bounce_.get(), remote};
-    if (Read(op.source, &to, 1, remote_, pieces) != static_cast<int64_t>(remote)) {
+    uint32_t locals = 1;
+    local_[0] = {bounce_.get(), remote};
+    if (op.destination == nullptr) {
+      locals = SlicePieces(op.destination_pieces, op.progress_bytes, remote, local_);
+    }
+    if (Read(op.source, local_, locals, remote_, pieces) != static_cast<int64_t>(remote)) {
       op.status = DmaStatus::kSourceFault;
       return;
     }

@@ -41,8 +41,7 @@ struct DmaOp {
   uint64_t stream = 0;
   uint64_t cookie = 0;
   TargetProcess* source = nullptr;       // nullptr: all bytes are in `bytes`
-  TargetProcess* destination = nullptr;  // nullptr: local_destination
-  std::byte* local_destination = nullptr;
+  TargetProcess* destination = nullptr;  // nullptr: destination_pieces are our own memory
   uint64_t length_bytes = 0;
   uint64_t progress_bytes = 0;
   std::vector<std::byte> bytes;      // the first bytes of the copy (GRH, inline data) ...
@@ -113,7 +112,7 @@ class Copier {
   std::unique_ptr<std::byte[]> bounce_;
   std::atomic<uint64_t> bytes_moved_{0};
   iovec remote_[kUnitPiecesMax];
-  iovec local_[2 * kUnitOpsMax];
+  iovec local_[kUnitPiecesMax];
 };
 
 // Cuts [offset, offset + length) of the concatenation of `pieces` into `out`; returns the number of

@@ -207,15 +207,19 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   DmaSession* source = nullptr;
   DmaSession* destination = nullptr;
   if (payload.bytes != nullptr) {
-    op->bytes.insert(op->bytes.end(), payload.bytes, payload.bytes + payload.length);
+    size_t before = op->bytes.size();
+    op->bytes.resize(before + payload.length);
+    payload.CopyTo(op->bytes.data() + before);
   } else if (!ResolvePieces(payload.segments, payload.segment_count, payload.offset, payload.length,
                             &op->source_pieces, &source)) {
     op->kind = DmaOp::Kind::kFailed;
     op->status = DmaStatus::kSourceFault;
     return;
   }
-  op->local_destination = request.local_destination;
-  if (op->local_destination == nullptr &&
+  for (uint32_t i = 0; i < request.local_piece_count; ++i) {
+    op->destination_pieces.push_back({request.local_pieces[i].to, request.local_pieces[i].bytes});
+  }
+  if (request.local_piece_count == 0 &&
       !ResolvePieces(request.destination, request.destination_count, request.destination_offset,
                      op->length_bytes, &op->destination_pieces, &destination)) {
     op->kind = DmaOp::Kind::kFailed;
@@ -311,7 +315,6 @@ DmaOp* ProcessDma::NewOp() {
   op->status = DmaStatus::kOk;
   op->error = 0;
   op->source = op->destination = nullptr;
-  op->local_destination = nullptr;
   op->length_bytes = op->progress_bytes = 0;
   op->original = 0;
   op->is_revoked = false;

@@ -65,13 +65,17 @@ void SimDma::Submit(uint64_t stream, uint64_t cookie, const DmaRequest& request)
     std::copy_n(source.segments, source.segment_count, job.source);
     job.request.source.segments = job.source;
   } else if (source.bytes != nullptr) {
-    job.bytes.assign(source.bytes, source.bytes + source.length);
+    job.bytes.resize(source.length);
+    source.CopyTo(job.bytes.data());
     job.request.source.bytes = job.bytes.data();
+    job.request.source.piece_bytes = 0;
   }
   if (request.destination_count != 0) {
     std::copy_n(request.destination, request.destination_count, job.destination);
   }
   job.request.destination = job.destination;
+  job.local_pieces.assign(request.local_pieces, request.local_pieces + request.local_piece_count);
+  job.request.local_pieces = job.local_pieces.data();
   Instant due = now_ + Nanoseconds(random_.Below(static_cast<uint32_t>(options_.delay_max.ns)));
   auto end = std::find_if(stream_ends_.begin(), stream_ends_.end(),
                           [stream](const StreamEnd& e) { return e.stream == stream; });
@@ -145,13 +149,14 @@ DmaStatus SimDma::Copy(const DmaRequest& request) {
   const std::byte* from = request.source.bytes;
   const uint32_t length = request.source.length;
   bounce_.assign(request.prefix, request.prefix + request.prefix_bytes);
-  if (request.source.segments != nullptr || request.prefix_bytes != 0) {
+  if (request.source.segments != nullptr || request.prefix_bytes != 0 ||
+      request.source.piece_bytes != 0) {
     bounce_.resize(request.prefix_bytes + length);
     std::byte* to = bounce_.data() + request.prefix_bytes;
     uint64_t skip = request.source.offset;
     uint64_t left = length;
     if (request.source.segments == nullptr && length != 0) {
-      std::memcpy(to, from, length);
+      request.source.CopyTo(to);
       left = 0;
     }
     for (uint32_t i = 0; left != 0 && i < request.source.segment_count; ++i) {
@@ -169,8 +174,11 @@ DmaStatus SimDma::Copy(const DmaRequest& request) {
     from = bounce_.data();
   }
   uint64_t left = uint64_t{request.prefix_bytes} + length;
-  if (request.local_destination != nullptr) {
-    std::memcpy(request.local_destination, from, left);
+  if (request.local_piece_count != 0) {
+    for (uint32_t i = 0; i < request.local_piece_count; ++i) {
+      std::memcpy(request.local_pieces[i].to, from, request.local_pieces[i].bytes);
+      from += request.local_pieces[i].bytes;
+    }
     return DmaStatus::kOk;
   }
   uint64_t skip = request.destination_offset;

@@ -55,6 +55,7 @@ class SimDma final : public softnic::DmaEngine {
     uint16_t source_count = 0;
     transport::DmaSegment source[kSegmentsMax];
     transport::DmaSegment destination[kSegmentsMax];
+    std::vector<transport::LocalPiece> local_pieces;
     std::vector<std::byte> bytes;
   };
   struct Due {

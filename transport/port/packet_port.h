@@ -32,6 +32,9 @@ struct InPacket {
   // The identification of its IPv4 header, where the port knows it (sim); else what peers of our
   // own kind send: its index within a GRO batch, 0 for a single one.
   uint16_t expected_ip_id = 0;
+  // The next call gives a packet of the same batch, and leaves `bytes` of this one, and of those
+  // before it that said so too, as they are.
+  bool more_follow = false;
 };
 
 struct PortCounters {

@@ -40,6 +40,7 @@ class RcQp final : public QpTransport {
   Instant PollTimeout() const override { return requester_.PollTimeout(); }
 
   bool CanAccept(const Pdu& pdu) const override;
+  bool IsNextRequest(Psn psn) const override { return responder_.IsNext(psn); }
   bool HasRequestWork() const override { return window_.may_send; }
   QpState state() const override { return attributes_.state(); }
   Qpn remote_qpn() const override { return attributes_.remote_qpn(); }

@@ -242,25 +242,29 @@ bool Requester::IsBeyondCredits(const SendRecord& rec) const {
   return has_credit_limit_ && rec.TakesReceive() && MsnDelta(credit_limit_, rec.ssn) > 0;
 }
 
+// On a network, where the last was lost or the peer has promised nothing, packets go one by one.
+uint32_t Requester::PduBytesMax(const SendRecord& rec) const {
+  const bool is_cautious = cautious_pdus_ != 0 || repeat_due_ || rec.is_probe;
+  return window_psns_ != 0 && is_cautious ? mtu_bytes_ : pdu_bytes_max_;
+}
+
 // Whether the window and the peer's credits let the next PDU of a WQE out now. If not, something is
 // outstanding whose acknowledgement or response will ask again.
 bool Requester::FitsLimits(SendRecord& rec) {
   const Psn psn = rec.first_psn + PsnCount{static_cast<int32_t>(rec.sent_bytes >> mtu_shift_)};
   const int32_t outstanding = Psn::Delta(w_->unacked_psn, psn).value;
+  if (rec.sent_bytes == 0) rec.is_probe = IsBeyondCredits(rec);
   if (rec.IsRead() && ReadRequestsOutstanding(rec) != 0 &&
       RdAtomicSlotsUsed() >= attributes_->max_rd_atomic()) {
     return false;
   }
   if (window_psns_ != 0) {
     const uint32_t bytes = rec.IsRead() ? ReadRequestEnd(rec, rec.sent_bytes) - rec.sent_bytes
-                                        : std::min(rec.length - rec.sent_bytes, pdu_bytes_max_);
+                                        : std::min(rec.length - rec.sent_bytes, PduBytesMax(rec));
     if (outstanding + PsnsOf(bytes).value > window_psns_) return false;
   }
   // Without a credit one PDU may go: its answer tells of new ones.  Spec: IBTA 9.7.7.2.5.
-  if (rec.sent_bytes == 0) {
-    rec.is_probe = IsBeyondCredits(rec);
-    return !rec.is_probe || outstanding <= 0;
-  }
+  if (rec.sent_bytes == 0) return !rec.is_probe || outstanding <= 0;
   return !rec.is_probe || rec.first_psn.Before(w_->unacked_psn);
 }
 
@@ -358,8 +362,9 @@ void Requester::BuildMessagePart(SendRecord& rec, Pdu& out) {
   const uint32_t offset = rec.sent_bytes;
   const uint32_t left = rec.length - offset;
   const bool is_first = offset == 0;
-  const bool is_last = left <= pdu_bytes_max_;
-  const uint32_t bytes = is_last ? left : pdu_bytes_max_;
+  const uint32_t bytes_max = PduBytesMax(rec);
+  const bool is_last = left <= bytes_max;
+  const uint32_t bytes = is_last ? left : bytes_max;
   out.opcode = PartOpcode(rec.opcode, is_first, is_last);
   out.psn = rec.first_psn + PsnCount{static_cast<int32_t>(offset >> mtu_shift_)};
   out.psn_count = PsnsOf(bytes);
@@ -377,7 +382,7 @@ void Requester::BuildMessagePart(SendRecord& rec, Pdu& out) {
     const int32_t every = ack_request_every_psns_;
     out.ack_request = rec.is_probe || sent / every != (sent - out.psn_count.value) / every;
     if (window_psns_ != 0) {  // what follows may have to wait for this acknowledgement
-      const int32_t next = static_cast<int32_t>(pdu_bytes_max_ >> mtu_shift_);
+      const int32_t next = static_cast<int32_t>(bytes_max >> mtu_shift_);
       const int32_t outstanding = Psn::Delta(w_->unacked_psn, out.psn).value + out.psn_count.value;
       out.ack_request = out.ack_request || outstanding + next > window_psns_;
     }

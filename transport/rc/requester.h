@@ -73,6 +73,7 @@ class Requester {
   bool MayStart(const SendRecord& rec);
   uint32_t ReadRequestsOutstanding(const SendRecord& rec) const;
   uint32_t RdAtomicSlotsUsed();
+  uint32_t PduBytesMax(const SendRecord& rec) const;
   bool FitsLimits(SendRecord& rec);
   bool IsBeyondCredits(const SendRecord& rec) const;
   void AssignPsns(SendRecord& rec);

@@ -182,7 +182,7 @@ void Requester::ArmAckTimer(Instant now) {
     return;
   }
   ack_deadline_ = now + attributes_->ack_timeout() * kAckTimeoutFactor;
-  if (pdu_bytes_max_ == mtu_bytes_) return;
+  if (window_psns_ != 0 || pdu_bytes_max_ == mtu_bytes_) return;
   // The interval counts from the last packet sent. A whole-message PDU is not "sent" until its
   // bytes have moved, and no packet inside it is acknowledged meanwhile.
   int64_t bytes = int64_t{Psn::Delta(w_->unacked_psn, w_->sent_psn).value} * mtu_bytes_;

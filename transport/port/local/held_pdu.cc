@@ -11,8 +11,10 @@ void HeldPdu::Hold(const Pdu& pdu) {
   segments_.clear();
   bytes_.clear();
   if (pdu.payload.bytes != nullptr) {
-    bytes_.assign(pdu.payload.bytes, pdu.payload.bytes + pdu.payload.length);
+    bytes_.resize(pdu.payload.length);
+    pdu.payload.CopyTo(bytes_.data());
     pdu_.payload.bytes = bytes_.data();
+    pdu_.payload.piece_bytes = 0;
   } else if (pdu.payload.segments != nullptr) {
     segments_.assign(pdu.payload.segments, pdu.payload.segments + pdu.payload.segment_count);
     pdu_.payload.segments = segments_.data();

@@ -181,6 +181,7 @@ bool FaultTap::Receive(Instant now, InPacket* out) {
     if (is_held) continue;
     held_in_.OnPassed(now);
     *out = packet;
+    out->more_follow = false;  // what follows may be dropped, and its batch end with it
     return true;
   }
   return false;

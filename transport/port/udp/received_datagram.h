@@ -4,6 +4,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -62,6 +63,8 @@ class ReceivedDatagram {
   // The next packet; false: no more.
   bool Next(IpIdHints* hints, InPacket* out);
   bool empty() const { return offset_ >= length_; }
+  // Of the packet that Next gives.
+  size_t next_bytes() const { return empty() ? 0 : std::min(segment_bytes_, length_ - offset_); }
 
  private:
   const std::byte* bytes_ = nullptr;

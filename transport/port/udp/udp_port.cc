@@ -248,6 +248,7 @@ bool UdpPort::TakePacket(ReceivedDatagram* datagram, InPacket* out) {
     }
     ++counters_.received_packets;
     counters_.received_bytes += out->length;
+    out->more_follow = datagram->next_bytes() >= wire::kBthBytes + wire::kIcrcBytes;
     return true;
   }
   return false;
