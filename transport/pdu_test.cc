@@ -59,5 +59,32 @@ TEST(OpcodeTableTest, EnumeratorsStandAtTheirRows) {
   EXPECT_STREQ(LookUpOpcode(Opcode::kSendOnlyWithInvalidate)->name, "SEND_ONLY_WITH_INVALIDATE");
 }
 
+TEST(SegmentTest, PartsOfAMessageJoinToWhatTheyWerePartsOf) {
+  for (int value = 0; value < 0x18; ++value) {
+    auto opcode = static_cast<Opcode>(value);
+    const OpcodeInfo* info = LookUpOpcode(opcode);
+    if (info == nullptr || !(info->is_send || info->is_write)) continue;
+    Opcode first = SegmentOpcode(opcode, true, false);
+    Opcode middle = SegmentOpcode(opcode, false, false);
+    Opcode last = SegmentOpcode(opcode, false, true);
+    EXPECT_EQ(JoinedOpcode(JoinedOpcode(first, middle), last), opcode) << info->name;
+    EXPECT_EQ(JoinedOpcode(first, last), opcode) << info->name;
+    EXPECT_EQ(LookUpOpcode(first)->is_first, info->is_first) << info->name;
+    EXPECT_EQ(LookUpOpcode(last)->is_last, info->is_last) << info->name;
+    EXPECT_TRUE(LookUpOpcode(middle)->is_middle) << info->name;
+    EXPECT_FALSE(LookUpOpcode(first)->is_last) << info->name;
+    EXPECT_EQ(LookUpOpcode(last)->has_imm, info->has_imm) << info->name;
+    EXPECT_EQ(LookUpOpcode(last)->has_ieth, info->has_ieth) << info->name;
+  }
+}
+
+TEST(SegmentTest, ReadResponsesAreCutToo) {
+  EXPECT_EQ(SegmentOpcode(Opcode::kReadResponseOnly, true, false), Opcode::kReadResponseFirst);
+  EXPECT_EQ(SegmentOpcode(Opcode::kReadResponseOnly, false, false), Opcode::kReadResponseMiddle);
+  EXPECT_EQ(SegmentOpcode(Opcode::kReadResponseOnly, false, true), Opcode::kReadResponseLast);
+  EXPECT_EQ(SegmentOpcode(Opcode::kReadResponseFirst, false, true), Opcode::kReadResponseMiddle);
+  EXPECT_EQ(SegmentOpcode(Opcode::kReadResponseLast, true, false), Opcode::kReadResponseMiddle);
+}
+
 }  // namespace
 }  // namespace verbena::transport

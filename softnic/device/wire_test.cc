@@ -43,13 +43,13 @@ class CablePort final : public transport::PacketPort {
     if (room != kUnlimited) room = room_per_flush;
   }
   bool Receive(Instant now, InPacket* out) override {
-    if (inbox.empty()) return false;
-    last_ = std::move(inbox.front());
-    inbox.pop_front();
-    out->address = last_.address;
-    out->bytes = last_.bytes.data();
-    out->length = static_cast<uint32_t>(last_.bytes.size());
+    if (served_ == batch_.size() && !TakeBatch()) return false;
+    out->address = address_;
+    out->bytes = batch_.data() + served_;
+    out->length = static_cast<uint32_t>(std::min(packet_bytes_, batch_.size() - served_));
     out->expected_ip_id = 0;
+    served_ += out->length;
+    out->more_follow = served_ != batch_.size();
     return true;
   }
   int JoinGroup(const Gid& group) override {
@@ -62,23 +62,47 @@ class CablePort final : public transport::PacketPort {
   static constexpr uint32_t kUnlimited = ~0u;
   CablePort* other = nullptr;
   std::deque<Datagram> inbox;
+  bool batches = false;                   // what comes, comes as UDP_GRO gives it
   std::function<bool(Datagram&)> filter;  // false: lost
   uint32_t room = kUnlimited;             // packets until the next Flush
   uint32_t room_per_flush = kUnlimited;
   std::vector<Gid> groups;
 
  private:
-  Datagram last_;
+  // Packets of one length, the last perhaps shorter, back to back.
+  bool TakeBatch() {
+    batch_.clear();
+    served_ = 0;
+    for (bool ends = false; !inbox.empty() && !ends;) {
+      Datagram& next = inbox.front();
+      if (batch_.empty()) {
+        address_ = next.address;
+        packet_bytes_ = next.bytes.size();
+      } else if (next.bytes.size() > packet_bytes_ || next.address.source != address_.source) {
+        break;
+      }
+      ends = !batches || next.bytes.size() < packet_bytes_ || batch_.size() > 60'000;
+      batch_.insert(batch_.end(), next.bytes.begin(), next.bytes.end());
+      inbox.pop_front();
+    }
+    return !batch_.empty();
+  }
+
+  wire::PacketAddress address_;
+  std::vector<std::byte> batch_;
+  size_t packet_bytes_ = 0, served_ = 0;
   transport::PortCounters counters_;
 };
 
 // Two hosts with a NIC and a client each. Host k is 127.0.0.(k + 1), as the worlds number NICs:
 // host 0 has only NIC 0, host 1 has NIC 1 in use.
-class Wire : public ::testing::Test {
+// Both hosts' packets come one by one, or in batches.
+class Wire : public ::testing::TestWithParam<bool> {
  protected:
   Wire() : a(MakeHost(0)), b(MakeHost(1)), alice(a->AddClient(0)), bob(b->AddClient(0)) {
     ports[0].other = &ports[1];
     ports[1].other = &ports[0];
+    ports[0].batches = ports[1].batches = GetParam();
     a->device->AttachPort(0, &ports[0]);
     b->device->AttachPort(0, &ports[1]);
     std::iota(from.begin(), from.end(), uint8_t{1});
@@ -180,7 +204,7 @@ class Wire : public ::testing::Test {
   WireCounters counters_[2];
 };
 
-TEST_F(Wire, AWriteOfManyPacketsArrives) {
+TEST_P(Wire, AWriteOfManyPacketsArrives) {
   Connect(Service::kRc);
   alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
   EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
@@ -189,7 +213,7 @@ TEST_F(Wire, AWriteOfManyPacketsArrives) {
   EXPECT_EQ(CountersOf(0).tx_packets, CountersOf(1).rx_packets);
 }
 
-TEST_F(Wire, AReadOfManyPacketsArrives) {
+TEST_P(Wire, AReadOfManyPacketsArrives) {
   Connect(Service::kRc);
   std::iota(to.begin(), to.end(), uint8_t{9});
   alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaRead), {SgeOf(from.data(), kBytes, mr_a.lkey)});
@@ -197,7 +221,40 @@ TEST_F(Wire, AReadOfManyPacketsArrives) {
   EXPECT_EQ(from, to);
 }
 
-TEST_F(Wire, AnAtomicIsExecutedOnce) {
+TEST_P(Wire, PacketsOfABatchAreOneCopy) {
+  Connect(Service::kRc);
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  const uint64_t packets = CountersOf(0).tx_packets;
+  EXPECT_LT(a->dma.streams.size(), packets / 3) << "payload is read for many packets at once";
+  if (GetParam()) {
+    EXPECT_LT(b->dma.streams.size(), packets / 2);
+  } else {
+    EXPECT_EQ(b->dma.streams.size(), packets);
+  }
+}
+
+TEST_P(Wire, SendsOfManyPacketsBringTheirImmediateAndInvalidation) {
+  Connect(Service::kRc);
+  constexpr uint32_t kLength = 5 * 4096 + 100;
+  for (auto opcode : {shm::WrOpcode::kSendWithImm, shm::WrOpcode::kRdmaWriteWithImm,
+                      shm::WrOpcode::kSendWithInv}) {
+    std::fill(to.begin(), to.end(), uint8_t{0});
+    bob.PostRecv(qp_b, 3, {SgeOf(to.data(), kBytes, mr_b.lkey)});
+    shm::SendWqe wqe = Rdma(opcode);
+    wqe.flags |= shm::kSendSolicited;
+    wqe.imm_or_rkey = opcode == shm::WrOpcode::kSendWithInv ? mr_b.rkey : 0x1234'5678;
+    alice.Post(qp_a, wqe, {SgeOf(from.data(), kLength, mr_a.lkey)});
+    EXPECT_EQ(Wait(bob, cq_b), WcStatus::kSuccess);
+    EXPECT_EQ(last.byte_len, kLength);
+    EXPECT_EQ(last.imm, wqe.imm_or_rkey);
+    EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+    EXPECT_EQ(std::memcmp(to.data(), from.data(), kLength), 0);
+    EXPECT_EQ(to[kLength], 0);
+  }
+}
+
+TEST_P(Wire, AnAtomicIsExecutedOnce) {
   Connect(Service::kRc);
   uint64_t before = 41;
   std::memcpy(to.data(), &before, 8);
@@ -215,7 +272,7 @@ TEST_F(Wire, AnAtomicIsExecutedOnce) {
   EXPECT_EQ(original, 41u);
 }
 
-TEST_F(Wire, SendsArriveInOrderWhateverIsInline) {
+TEST_P(Wire, SendsArriveInOrderWhateverIsInline) {
   Connect(Service::kRc);
   for (uint64_t i = 0; i < 8; ++i) {
     bob.PostRecv(qp_b, i, {SgeOf(to.data() + i * 16'384, 16'384, mr_b.lkey)});
@@ -235,7 +292,7 @@ TEST_F(Wire, SendsArriveInOrderWhateverIsInline) {
   }
 }
 
-TEST_F(Wire, LossAndDamageAreRepaired) {
+TEST_P(Wire, LossAndDamageAreRepaired) {
   Connect(Service::kRc);
   uint32_t count = 0;
   auto vandal = [&](Datagram& datagram) {
@@ -251,7 +308,7 @@ TEST_F(Wire, LossAndDamageAreRepaired) {
   EXPECT_GT(CountersOf(1).rx_icrc_errors, 0u);
 }
 
-TEST_F(Wire, APortWithoutRoomLosesNothing) {
+TEST_P(Wire, APortWithoutRoomLosesNothing) {
   ports[0].room = ports[0].room_per_flush = 3;
   Connect(Service::kRc);
   alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
@@ -260,14 +317,14 @@ TEST_F(Wire, APortWithoutRoomLosesNothing) {
   EXPECT_EQ(CountersOf(0).tx_dropped, 0u);
 }
 
-TEST_F(Wire, SourceMemoryThatIsGoneFailsTheWork) {
+TEST_P(Wire, SourceMemoryThatIsGoneFailsTheWork) {
   Connect(Service::kRc);
   a->dma.bad_addr = reinterpret_cast<uint64_t>(from.data()) + 20'000;
   alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
   EXPECT_EQ(Wait(alice, cq_a), WcStatus::kLocProtErr);
 }
 
-TEST_F(Wire, AQpGoesWhileItsPacketsAreBeingMade) {
+TEST_P(Wire, AQpGoesWhileItsPacketsAreBeingMade) {
   Connect(Service::kRc);
   a->dma.is_held = true;
   alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
@@ -280,7 +337,7 @@ TEST_F(Wire, AQpGoesWhileItsPacketsAreBeingMade) {
   EXPECT_EQ(CountersOf(0).tx_packets, 0u);
 }
 
-TEST_F(Wire, UcCompletesWhenItsBuffersWereRead) {
+TEST_P(Wire, UcCompletesWhenItsBuffersWereRead) {
   Connect(Service::kUc);
   alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), 50'000, mr_a.lkey)});
   EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
@@ -288,7 +345,7 @@ TEST_F(Wire, UcCompletesWhenItsBuffersWereRead) {
   EXPECT_EQ(std::memcmp(from.data(), to.data(), 50'000), 0);
 }
 
-TEST_F(Wire, ADatagramBringsItsHeader) {
+TEST_P(Wire, ADatagramBringsItsHeader) {
   qp_a = alice.MustCreateQp(Service::kUd, cq_a);
   qp_b = bob.MustCreateQp(Service::kUd, cq_b);
   for (auto [client, qp] : {std::pair{&alice, &qp_a}, std::pair{&bob, &qp_b}}) {
@@ -310,7 +367,7 @@ TEST_F(Wire, ADatagramBringsItsHeader) {
   EXPECT_EQ(std::memcmp(to.data() + 32, addresses, 8), 0);
 }
 
-TEST_F(Wire, PacketsOfStrangersAreDropped) {
+TEST_P(Wire, PacketsOfStrangersAreDropped) {
   Connect(Service::kRc);
   alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), 64, mr_a.lkey)});
   Datagram seen;
@@ -351,7 +408,7 @@ TEST_F(Wire, PacketsOfStrangersAreDropped) {
   EXPECT_EQ(CountersOf(1).rx_malformed, 1u);
 }
 
-TEST_F(Wire, PacketsThatNobodyAcknowledgesWaitInTheSocket) {
+TEST_P(Wire, PacketsThatNobodyAcknowledgesWaitInTheSocket) {
   Connect(Service::kUc);
   constexpr int kMessages = 6;
   for (int i = 0; i < kMessages; ++i) {
@@ -368,7 +425,7 @@ TEST_F(Wire, PacketsThatNobodyAcknowledgesWaitInTheSocket) {
   EXPECT_EQ(from, to);
 }
 
-TEST_F(Wire, AQpThatTakesNothingHoldsUpNobody) {
+TEST_P(Wire, AQpThatTakesNothingHoldsUpNobody) {
   Connect(Service::kUc);
   for (int i = 0; i < 12; ++i) {
     alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
@@ -385,7 +442,7 @@ TEST_F(Wire, AQpThatTakesNothingHoldsUpNobody) {
   b->Settle();
 }
 
-TEST_F(Wire, ATurnSendsWhatAReceiverTakesInOne) {
+TEST_P(Wire, ATurnSendsWhatAReceiverTakesInOne) {
   Connect(Service::kUc);
   alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
   EXPECT_TRUE(a->device->Run(a->now, 1'000));
@@ -394,7 +451,7 @@ TEST_F(Wire, ATurnSendsWhatAReceiverTakesInOne) {
   EXPECT_EQ(ports[1].inbox.size(), 16u);
 }
 
-TEST_F(Wire, WhatNobodyAcknowledgesLeavesAtTheRateOfALink) {
+TEST_P(Wire, WhatNobodyAcknowledgesLeavesAtTheRateOfALink) {
   Connect(Service::kUc);
   Instant begin = a->now;
   alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
@@ -412,7 +469,7 @@ TEST_F(Wire, WhatNobodyAcknowledgesLeavesAtTheRateOfALink) {
 }
 
 // Together they fill what may be under way to one address before any fills its own window.
-TEST_F(Wire, QpsThatShareAnAddressNeedNoTimeouts) {
+TEST_P(Wire, QpsThatShareAnAddressNeedNoTimeouts) {
   constexpr size_t kQps = 8;
   std::vector<TestQp> senders;
   senders.reserve(kQps);
@@ -427,20 +484,23 @@ TEST_F(Wire, QpsThatShareAnAddressNeedNoTimeouts) {
   EXPECT_EQ(alice.PollAll(cq_a).size(), kQps);
 }
 
-TEST_F(Wire, APeerThatIsGoneMeansRetryExceeded) {
+TEST_P(Wire, APeerThatIsGoneMeansRetryExceeded) {
   Connect(Service::kRc);
   ports[0].filter = [](Datagram&) { return false; };
   alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), 64, mr_a.lkey)});
   EXPECT_EQ(Wait(alice, cq_a), WcStatus::kRetryExcErr);
 }
 
-TEST_F(Wire, APortThatGoesDownTellsItsClients) {
+TEST_P(Wire, APortThatGoesDownTellsItsClients) {
   b->device->SetPortState(b->now, 0, false);
   b->device->SetPortState(b->now, 0, false);  // no news
   EXPECT_EQ(bob.TakeAsyncEvents(), std::vector<EventType>{EventType::kPortErr});
   b->device->SetPortState(b->now, 0, true);
   EXPECT_EQ(bob.TakeAsyncEvents(), std::vector<EventType>{EventType::kPortActive});
 }
+
+INSTANTIATE_TEST_SUITE_P(Packets, Wire, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "InBatches" : "OneByOne"; });
 
 }  // namespace
 }  // namespace verbena::softnic::testing
