@@ -225,6 +225,7 @@ Plan MakePlan(uint64_t seed) {
   PlanWork(random, plan);
   PlanNetwork(random, plan);
   PlanIncidents(random, plan);
+  plan.network.batches = seed % 2 == 1;
   if (plan.level != FaultLevel::kNone) return plan;
   // Nothing is lost, and nothing may look lost.
   for (PairPlan& pair : plan.pairs) {

@@ -27,28 +27,59 @@ void SimNetworkPort::Flush(Instant now) {
   sent_since_flush_ = 0;
 }
 
-bool SimNetworkPort::Receive(Instant now, InPacket* out) {
-  if (received_ != nullptr) network_->Release(std::exchange(received_, nullptr));
-  if (inbox_.empty()) return false;
-  received_ = inbox_.front();
-  inbox_.pop_front();
-  out->address = received_->address;
-  out->bytes = received_->bytes;
-  out->length = received_->length;
-  out->expected_ip_id = received_->expected_ip_id;
-  if (network_->options_.ip_id_mode == IpIdMode::kRunning &&
-      received_->sender < learned_ip_id_.size()) {
-    out->expected_ip_id = static_cast<uint16_t>(learned_ip_id_[received_->sender] + 1);
+void SimNetworkPort::TakeBatch() {
+  for (SimPacket* packet : received_) network_->Release(packet);
+  received_.clear();
+  received_next_ = 0;
+  constexpr size_t kPacketsMax = 16;
+  bool ends = false;
+  while (!inbox_.empty() && !ends) {
+    SimPacket* packet = inbox_.front();
+    if (!received_.empty()) {
+      const SimPacket& first = *received_.front();
+      if (packet->sender != first.sender || packet->length > first.length ||
+          packet->address.source != first.address.source ||
+          packet->address.destination != first.address.destination) {
+        break;
+      }
+    }
+    received_.push_back(packet);
+    inbox_.pop_front();
+    ends = !network_->options_.batches || packet->length < received_.front()->length ||
+           received_.size() == kPacketsMax;
   }
+  if (received_.size() < 2) return;
+  batch_.resize(received_.size() * received_.front()->length);
+  for (size_t i = 0; i < received_.size(); ++i) {
+    std::memcpy(batch_.data() + i * received_.front()->length, received_[i]->bytes,
+                received_[i]->length);
+  }
+}
+
+bool SimNetworkPort::Receive(Instant now, InPacket* out) {
+  if (received_next_ == received_.size()) TakeBatch();
+  if (received_.empty()) return false;
+  const SimPacket& packet = *received_[received_next_];
+  out->address = packet.address;
+  out->bytes = received_.size() == 1 ? packet.bytes
+                                     : batch_.data() + received_next_ * received_.front()->length;
+  out->length = packet.length;
+  out->expected_ip_id = packet.expected_ip_id;
+  if (network_->options_.ip_id_mode == IpIdMode::kRunning &&
+      packet.sender < learned_ip_id_.size()) {
+    out->expected_ip_id = static_cast<uint16_t>(learned_ip_id_[packet.sender] + 1);
+  }
+  out->more_follow = ++received_next_ != received_.size();
   ++counters_.received_packets;
-  counters_.received_bytes += received_->length;
+  counters_.received_bytes += packet.length;
   return true;
 }
 
 void SimNetworkPort::LearnIpId(const InPacket& packet, uint16_t ip_id) {
-  if (received_ == nullptr || packet.bytes != received_->bytes) return;
-  if (learned_ip_id_.size() <= received_->sender) learned_ip_id_.resize(received_->sender + 1);
-  learned_ip_id_[received_->sender] = ip_id;
+  if (received_next_ == 0) return;
+  const uint32_t sender = received_[received_next_ - 1]->sender;
+  if (learned_ip_id_.size() <= sender) learned_ip_id_.resize(sender + 1);
+  learned_ip_id_[sender] = ip_id;
 }
 
 int SimNetworkPort::JoinGroup(const Gid& group) {
@@ -70,7 +101,7 @@ void SimNetwork::Reset(uint64_t seed, const SimNetworkOptions& options) {
   arrivals_.clear();
   for (auto& port : ports_) {
     for (SimPacket* packet : port->inbox_) Release(packet);
-    if (port->received_ != nullptr) Release(port->received_);
+    for (SimPacket* packet : port->received_) Release(packet);
   }
   ports_.clear();
   options_ = options;

@@ -55,6 +55,9 @@ struct SimNetworkOptions {
   uint32_t room_packets = 0;            // Send says "no room" after so many until Flush; 0: never
   uint32_t no_room_per_mille = 0;       // and so often for no reason of its own
   IpIdMode ip_id_mode = IpIdMode::kZero;
+  // One sender's packets of one length that have arrived are received back to back, as UDP_GRO
+  // gives them.
+  bool batches = false;
   std::vector<PortPartition> partitions;
 };
 
@@ -88,7 +91,7 @@ class SimNetworkPort final : public PacketPort {
   void LeaveGroup(const Gid& group) override;
   const PortCounters& counters() const override { return counters_; }
 
-  bool has_packets() const { return !inbox_.empty(); }
+  bool has_packets() const { return !inbox_.empty() || received_next_ != received_.size(); }
   uint32_t index() const { return index_; }
   // Down: nothing goes out or comes in.
   void set_is_up(bool is_up) { is_up_ = is_up; }
@@ -97,13 +100,18 @@ class SimNetworkPort final : public PacketPort {
  private:
   friend class SimNetwork;
   bool Listens(const Gid& gid) const;
+  void TakeBatch();
 
   SimNetwork* network_;
   uint32_t index_;
   std::vector<Gid> gids_;
   std::vector<Gid> groups_;
   std::deque<SimPacket*> inbox_;
-  SimPacket* received_ = nullptr;  // its bytes are the caller's until the next call
+  // The batch being received, oldest first, its bytes also in `batch_` if there are several: they
+  // are the caller's until the first call after its last packet.
+  std::vector<SimPacket*> received_;
+  size_t received_next_ = 0;
+  std::vector<std::byte> batch_;
   bool is_up_ = true;
   uint32_t sent_since_flush_ = 0;
   uint16_t running_ip_id_ = 0;
