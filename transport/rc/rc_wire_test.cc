@@ -240,6 +240,33 @@ TEST_F(RcAnswerScript, LateAckSparesWhatWasPresumedLost) {
   EXPECT_EQ(again, (std::vector<Psn>{Psn(kEpsn + 2), Psn(kEpsn + 3)}));
 }
 
+TEST_F(RcAnswerScript, SequenceNakBehindAnRnrNakUsesNoRetry) {
+  RcQp& qp = *pair_.qps[RcPair::kA];
+  size_t sent = 0;
+  pair_.fabric.set_drop_filter([&](const Pdu&) {
+    ++sent;
+    return true;
+  });
+  PostWrite(1, 2 * kMtu);
+  Pdu rnr_nak = Response(Opcode::kAcknowledge, kEpsn);
+  rnr_nak.ack_type = AckType::kRnrNak;
+  Pdu sequence_nak = Response(Opcode::kAcknowledge, kEpsn);
+  sequence_nak.ack_type = AckType::kNak;
+  sequence_nak.nak_code = NakCode::kPsnSequenceError;
+  for (size_t round = 1; round <= 20; ++round) {  // more than retry_cnt allows
+    Deliver(rnr_nak, RcPair::kA);
+    Deliver(sequence_nak, RcPair::kA);
+    EXPECT_EQ(SendCompletions(), "");
+    EXPECT_EQ(sent, 2 * round);  // nothing before the RNR timer
+    now_ = qp.PollTimeout();
+    qp.OnTimeout(now_);
+    pair_.fabric.Drive(RcPair::kA);
+  }
+  EXPECT_EQ(sent, 2u * 21);
+  Deliver(Response(Opcode::kAcknowledge, kEpsn + 1), RcPair::kA);
+  EXPECT_EQ(SendCompletions(), "1:ok");
+}
+
 TEST_F(RcAnswerScript, ReadResponseThatSaysNakIsNone) {
   PostRead(1, 8);
   Pdu response = Response(Opcode::kReadResponseOnly, kEpsn, 8);
