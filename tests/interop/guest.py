@@ -41,6 +41,12 @@ EXIT_SKIPPED = 77
 DEVICE = "rxe0"
 
 
+def need_packages(say):
+    """What a guest is made of. Raises Unavailable; afterwards, one that does not start is a failure."""
+    image.need_tools(QEMU, "ip", "setpriv", "unshare", "nsenter")
+    return image.ensure(say=say)
+
+
 class GuestJob(Job):
     """A command in the guest."""
 
@@ -82,8 +88,7 @@ class Guest:
             raise
 
     def _start(self, memory_mb, cpus):
-        image.need_tools(QEMU, "ip", "setpriv")
-        files = image.ensure(say=lambda text: print(text, file=sys.stderr))
+        files = need_packages(say=lambda text: print(text, file=sys.stderr))
         tap = self.net.add_tap(self.index)
         path = str(self._directory / "agent")
         with socket.socket(socket.AF_UNIX) as listener:
@@ -120,7 +125,7 @@ class Guest:
     def _accept(self, listener):
         if self._qemu.poll() is not None:
             text = (self._directory / "qemu.log").read_text(errors="replace").strip()
-            raise Unavailable(f"{QEMU} does not start: {text}")
+            raise Failure(f"{QEMU} does not start: {text}")
         try:
             return listener.accept()[0]
         except TimeoutError:
@@ -311,7 +316,7 @@ def main():
     except Unavailable as why:
         print(f"skipped: {why}")
         return EXIT_SKIPPED
-    except Failure as failure:
+    except (Failure, network.NoNetwork) as failure:
         print(failure, file=sys.stderr)
         return 1
 

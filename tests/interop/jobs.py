@@ -49,11 +49,14 @@ class Job:
         with self._changed:
             return self._changed.wait_for(condition, limit_s)
 
+    def ends_within(self, limit_s):
+        return bool(self._wait_until(lambda: not self.is_running(), limit_s))
+
     def wait(self, limit_s):
         """The exit code. One that takes longer is killed and a Failure."""
-        if not self._wait_until(lambda: not self.is_running(), limit_s):
+        if not self.ends_within(limit_s):
             self.kill()
-            if not self._wait_until(lambda: not self.is_running(), 10):
+            if not self.ends_within(10):
                 self.give_up()
             raise Failure(f"still ran after {limit_s:g} s: {self}\n{self.tail()}")
         if self._broken:

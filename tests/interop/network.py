@@ -6,11 +6,9 @@ is made inside a user namespace, where the kernel allows that.
 """
 
 import os
-import shutil
 import signal
 import subprocess
 
-from image import Unavailable
 from jobs import Failure, poll_until
 
 BRIDGE = "vb0"
@@ -21,6 +19,10 @@ QUEUE_PACKETS = 10000
 # Generous: a machine that builds at the same time is slow.
 SET_UP_LIMIT_S = 60
 END_LIMIT_S = 5
+
+
+class NoNetwork(Exception):
+    """The network can't be made on this machine; the text says why."""
 
 
 def ipv4(index):
@@ -52,9 +54,7 @@ class Network:
             unshare += ["--user", "--map-root-user"]
             enter += ["--user", "--preserve-credentials"]
         if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
-            raise Unavailable("/dev/net/tun is missing or may not be opened: no tap devices")
-        if not shutil.which("unshare") or not shutil.which("nsenter"):
-            raise Unavailable("unshare and nsenter (util-linux) are needed")
+            raise NoNetwork("/dev/net/tun is missing or may not be opened: no tap devices")
         # /sys shows the interfaces of the namespace that mounted it.
         script = "mount -t sysfs sysfs /sys && echo up && exec cat"
         self._holder = subprocess.Popen(
@@ -63,7 +63,7 @@ class Network:
         if self._holder.stdout.readline() != b"up\n":
             self._holder.wait()
             text = self._holder.stderr.read().decode(errors="replace").strip()
-            raise Unavailable(f"no network namespace: {text} (needs root, or user namespaces)")
+            raise NoNetwork(f"no network namespace: {text} (needs root, or user namespaces)")
         self.prefix = ["nsenter", f"--target={self._holder.pid}", *enter, f"--wd={os.getcwd()}",
                        "--"]
         try:
@@ -86,7 +86,7 @@ class Network:
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False,
                               timeout=SET_UP_LIMIT_S)
         if done.returncode:
-            raise Unavailable(f"{' '.join(argv)}: {done.stderr.decode(errors='replace').strip()}")
+            raise NoNetwork(f"{' '.join(argv)}: {done.stderr.decode(errors='replace').strip()}")
         return done.stdout.decode()
 
     def ip(self, *argv):

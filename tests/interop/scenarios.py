@@ -21,13 +21,27 @@ EIGHT = [Arrangement(*values) for values in itertools.product((4, 6), (1024, 409
 # Written for TCG, where a guest has a tenth of a processor's speed and shares it.
 LIMIT_S = 60
 ALL_SIZES_LIMIT_S = 240
+FAULTS_LIMIT_S = 120
+
+# rxe's requester stops for good, sometimes, when it has more than 64 packets on the way: what wakes
+# it is asked before it says that it waits. Over RC the ACK timeout helps; a UC program has to pace.
+RXE_UC_BYTES_MAX = 65539  # 65 packets at path MTU 1024
+RXE_UC_DEPTH = 6  # messages of 8 KiB
 
 # 4.096 us * 2^18 = 1.1 s. perftest's own 14 is 67 ms: on a busy machine a guest takes longer than
 # that over a large message, is sent it again, and has the more to do.
 ACK_TIMEOUT_EXP = "18"
+# Where packets are lost on purpose and many timeouts are waited for: 0.27 s.
+FAULTS_ACK_TIMEOUT_EXP = "16"
 
-# name; argv; check(server job, client job, row); arrangements; limit_s
-Row = collections.namedtuple("Row", "name argv check arrangements limit_s")
+# Rules for Verbena's side (docs/faults.md): both directions, and each rule has to have fired.
+FAULTS = {
+    "1 % lost": "drop percent=1\nduplicate percent=1\nreorder percent=1 packets=3\n",
+    "5 % lost": "drop percent=5\nduplicate percent=2\nreorder percent=3 packets=3\n",
+}
+
+# name; argv; check(server job, client job, row); arrangements; limit_s; rules for our side, or none
+Row = collections.namedtuple("Row", "name argv check arrangements limit_s faults", defaults=[""])
 Case = collections.namedtuple("Case", "name row arrangement")
 
 # perftest prints "-nan" as the deviation of figures that hardly differ.
@@ -106,21 +120,43 @@ def pingpong(name, argv, arrangements=None):
                check_pingpong, arrangements or FOUR, LIMIT_S)
 
 
-def perftest(name, argv, arrangements=None):
+def perftest(name, argv, arrangements=None, faults=""):
     tool, *options = argv
     if "-n" not in options:
         few = "-a" in options
         options += ["-n", "5" if few else "50" if tool.endswith("_bw") else "200"]
-    options += ["-u", ACK_TIMEOUT_EXP]
+    options += ["-u", FAULTS_ACK_TIMEOUT_EXP if faults else ACK_TIMEOUT_EXP]
     return Row(name, [tool, "-F", "-d", "{device}", "-x", "{gid}", "-p", "{port}", "-m", "{mtu}",
                       *options], check_perftest, arrangements or TWO,
-               ALL_SIZES_LIMIT_S if "-a" in options else LIMIT_S)
+               ALL_SIZES_LIMIT_S if "-a" in options else FAULTS_LIMIT_S if faults else LIMIT_S,
+               faults)
 
 
-def peer(name, service, checks, *options, arrangements=None):
+def peer(name, service, checks, *options, arrangements=None, faults=""):
+    timeout = ["--timeout", FAULTS_ACK_TIMEOUT_EXP] if faults else []
     return Row(name, ["{python}", "{peer_program}", "--device", "{device}", "--gid-index", "{gid}",
-                      "--port", "{port}", "--mtu", "{mtu}", "{rxe_responder}", "--service", service,
-                      *options, "--checks", checks], check_peer, arrangements or FOUR, LIMIT_S)
+                      "--port", "{port}", "--mtu", "{mtu}", "{rxe_responder}", "{uc_pace}",
+                      "--service", service, *timeout, *options, "--checks", checks], check_peer, arrangements or FOUR,
+               FAULTS_LIMIT_S if faults else LIMIT_S, faults)
+
+
+def lossy_rows():
+    """With packets lost, doubled and overtaken on Verbena's side."""
+    rows = []
+    for label, rules in FAULTS.items():
+        # A lost packet at the end of what is in flight costs a timeout: fewer packets where many are.
+        most = ["--most-bytes", "1048576" if label == "1 % lost" else "65539"]
+        rows += [
+            peer(f"rc bytes, {label}: send, immediate, RNR", "rc", "send,send_imm,rnr",
+                 *most, faults=rules),
+            peer(f"rc bytes, {label}: write, write with immediate", "rc", "write,write_imm",
+                 *most, faults=rules),
+            peer(f"rc bytes, {label}: read, atomics, mixed burst", "rc", "read,atomic,burst",
+                 *most, faults=rules),
+            perftest(f"write_bw rc, {label}", ["ib_write_bw", "-n", "10"], faults=rules),
+            perftest(f"read_bw rc, {label}", ["ib_read_bw", "-n", "10"], faults=rules),
+        ]
+    return rows
 
 
 ROWS = [
@@ -150,9 +186,9 @@ ROWS = [
     perftest("atomic_bw compare and swap", ["ib_atomic_bw", "-A", "CMP_AND_SWAP"]),
     perftest("atomic_lat fetch and add", ["ib_atomic_lat", "-A", "FETCH_AND_ADD"]),
     perftest("atomic_lat compare and swap", ["ib_atomic_lat", "-A", "CMP_AND_SWAP"]),
-    perftest("send_bw rc, all sizes", ["ib_send_bw", "-a"]),
-    perftest("write_bw rc, all sizes", ["ib_write_bw", "-a"]),
-    perftest("read_bw rc, all sizes", ["ib_read_bw", "-a"]),
+    perftest("send_bw rc, all sizes", ["ib_send_bw", "-a"], FOUR),
+    perftest("write_bw rc, all sizes", ["ib_write_bw", "-a"], FOUR),
+    perftest("read_bw rc, all sizes", ["ib_read_bw", "-a"], FOUR),
     perftest("send_lat rc, all sizes", ["ib_send_lat", "-a"]),
     perftest("write_lat rc, all sizes", ["ib_write_lat", "-a"]),
     perftest("read_lat rc, all sizes", ["ib_read_lat", "-a"]),
@@ -167,13 +203,14 @@ ROWS = [
     perftest("send_bw rc, events", ["ib_send_bw", "-e"]),
     perftest("read_lat rc, events", ["ib_read_lat", "-e"]),
     perftest("send_lat rc, inline", ["ib_send_lat", "-I", "64", "-s", "64"]),
-    perftest("send_bw uc", ["ib_send_bw", "-c", "UC", "-s", "8192"]),
+    perftest("send_bw uc", ["ib_send_bw", "-c", "UC", "-s", "8192", "-t", str(RXE_UC_DEPTH)]),
     perftest("send_lat uc", ["ib_send_lat", "-c", "UC", "-s", "8192"]),
-    perftest("write_bw uc", ["ib_write_bw", "-c", "UC", "-s", "8192"]),
+    perftest("write_bw uc", ["ib_write_bw", "-c", "UC", "-s", "8192", "-t", str(RXE_UC_DEPTH)]),
     perftest("write_lat uc", ["ib_write_lat", "-c", "UC"]),
     perftest("send_bw ud", ["ib_send_bw", "-c", "UD", "-s", "1024"]),
     perftest("send_lat ud", ["ib_send_lat", "-c", "UD"]),
     perftest("send_lat ud, all sizes", ["ib_send_lat", "-c", "UD", "-a"]),
+    *lossy_rows(),
 ]
 
 
@@ -182,8 +219,23 @@ def name_of(row, arrangement):
             f"rxe is {arrangement.rxe})")
 
 
-def cases(thorough=False):
-    """Sorted by path MTU, so that it is changed once."""
-    found = [Case(name_of(row, arrangement), row, arrangement) for row in ROWS
-             for arrangement in (EIGHT if thorough else row.arrangements)]
+def quick_arrangements(number, row):
+    """A choice for every day: where bytes are compared all that is in the table; of a perftest row
+    one arrangement, by turns; of rows with faults two; nothing that takes long."""
+    if "-a" in row.argv:
+        return []
+    if row.check is check_perftest:
+        return [row.arrangements[number % len(row.arrangements)]]
+    return row.arrangements[number % 2::2] if row.faults else row.arrangements
+
+
+def cases(which="", with_faults=True):
+    """Sorted by path MTU, so that it is changed once. which: "quick", "thorough" or neither."""
+    found = []
+    for number, row in enumerate(ROWS):
+        if row.faults and not with_faults:
+            continue
+        chosen = EIGHT if which == "thorough" else quick_arrangements(number, row) \
+            if which == "quick" else row.arrangements
+        found += [Case(name_of(row, arrangement), row, arrangement) for arrangement in chosen]
     return sorted(found, key=lambda case: case.arrangement.mtu)

@@ -114,7 +114,7 @@ class Side:
             attr.ah_attr = handle
             attr.max_rd_atomic = attr.max_dest_rd_atomic = 8
             attr.min_rnr_timer = 12
-            attr.timeout, attr.retry_cnt, attr.rnr_retry = 18, 7, 7
+            attr.timeout, attr.retry_cnt, attr.rnr_retry = self.options.timeout, 7, 7
         self.qp.to_init(attr)
         self.qp.to_rtr(attr)
         self.qp.to_rts(attr)
@@ -171,7 +171,9 @@ class Side:
 def sizes(options):
     mtu = options.mtu
     some = [0, 1, 3, 4, mtu - 1, mtu]
-    return some if options.service == "ud" else some + [mtu + 1, 4 * mtu + 5, 65539, AREA_BYTES]
+    if options.service != "ud":
+        some += [mtu + 1, 4 * mtu + 5, 65539, AREA_BYTES]
+    return [size for size in some if size <= options.most_bytes]
 
 
 def pattern(options, number, size):
@@ -386,6 +388,8 @@ def main():
     parser.add_argument("--service", choices=SERVICES, default="rc")
     parser.add_argument("--srq", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--most-bytes", type=int, default=AREA_BYTES, help="in a message")
+    parser.add_argument("--timeout", type=int, default=18, help="of the QP: 4.096 us * 2^this")
     parser.add_argument("--rxe-responder", action="store_true",
                         help="the answering side is rxe, whose deviations are expected")
     parser.add_argument("--checks", required=True)

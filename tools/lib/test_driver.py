@@ -37,6 +37,10 @@ class PartBroke(Exception):
     """The part could not be carried out; the text says why."""
 
 
+class PartSkipped(Exception):
+    """What the part needs can't be had on this machine; the text says why."""
+
+
 def tail(text, lines=SHOWN_LINES):
     return "\n".join(text.splitlines()[-lines:])
 
@@ -223,11 +227,18 @@ def style(deadline):
     return cases
 
 
+EXIT_SKIPPED = 77
+
+
 def json_cases(argv, name, deadline):
-    """A script that writes [{part, case, passed, text}] with --json FILE."""
+    """A script that writes [{part, case, passed, text}] with --json FILE.
+
+    One that exits with 77 before any case says on its last line why it skips all of them."""
     results = LOGS / f"{name}.json"
     results.unlink(missing_ok=True)
     code, log = run_logged([*argv, "--json", results], f"{name}.log", deadline)
+    if code == EXIT_SKIPPED and not results.exists():
+        raise PartSkipped(tail(read(log), 1).removeprefix("skipped: "))
     if not results.exists():
         raise PartBroke(f"{argv[0]} exited {code}; its output: {log}\n{tail(read(log))}")
     cases = [Case(f"{r['part']}: {r['case']}", r["passed"], r.get("text") or "")
@@ -248,6 +259,19 @@ def integration(deadline):
     if code != 0:
         raise PartBroke(f"tests/build exited {code}; its output: {log}\n{tail(read(log))}")
     return json_cases([ROOT / "tests/integration/run"], "integration", deadline)
+
+
+def interop(deadline):
+    """Kernel rxe in a guest as the peer. Without its packages nothing is known of it: skipped."""
+    code, log = run_logged(["bash", "-c", ". tools/lib/packages.sh; install_missing interop"],
+                           "interop-packages.log", deadline)
+    if code != 0:
+        raise PartSkipped(f"packages of the group 'interop' can't be had: {tail(read(log), 3)}")
+    code, log = run_logged([ROOT / "tools/stage", "--quiet", "--if-stale"], "interop-stage.log",
+                           deadline)
+    if code != 0:
+        raise PartBroke(f"tools/stage exited {code}; its output: {log}\n{tail(read(log))}")
+    return json_cases([ROOT / "tests/interop/run", "--quick"], "interop", deadline)
 
 
 # Runs a command in a world without Bazel and without the given directories.
@@ -303,6 +327,7 @@ PARTS = [
     Part("unit", 25 * 60, unit),
     Part("cli", 10 * 60, script("cli", "tools/cli_test")),
     Part("integration", 35 * 60, integration),
+    Part("interop", 25 * 60, interop),
     Part("dist", 8 * 60, dist),
     Part("clang", 10 * 60, clang),
     Part("asan", 25 * 60, sanitizer("asan")),
@@ -318,6 +343,8 @@ PARTS = [
 def run_part(part, deadline):
     try:
         return part.run(min(deadline, time.monotonic() + part.budget_s))
+    except PartSkipped:
+        raise
     except PartBroke as broke:
         return [Case(f"{part.name} could not be carried out", False, str(broke))]
     except Exception:  # pylint: disable=broad-except
@@ -351,7 +378,11 @@ def main():
         if arguments.part and part.name not in arguments.part:
             continue
         started = time.monotonic()
-        cases = run_part(part, begin + TOTAL_BUDGET_S)
+        try:
+            cases = run_part(part, begin + TOTAL_BUDGET_S)
+        except PartSkipped as why:
+            print(f"{part.name:12} skipped: {why}", flush=True)
+            continue
         report(part, cases, time.monotonic() - started)
         passed += sum(case.passed for case in cases)
         failed += sum(not case.passed for case in cases)

@@ -97,6 +97,19 @@ class TestDriverTest(unittest.TestCase):
         cases = test_driver.json_cases([script], "s", time.monotonic() + 20)
         self.assertEqual([case.passed for case in cases], [False])
 
+    def test_a_script_may_skip_but_not_once_it_has_begun(self):
+        script = self.dir / "script"
+        script.write_text("#!/bin/sh\necho 'skipped: no guest'\nexit 77\n")
+        script.chmod(0o755)
+        part = test_driver.Part(
+            "p", 20, lambda deadline: test_driver.json_cases([script], "s", deadline))
+        with self.assertRaisesRegex(test_driver.PartSkipped, "^no guest$"):
+            test_driver.run_part(part, time.monotonic() + 20)
+        script.write_text("#!/bin/sh\necho '[{\"part\":\"p\",\"case\":\"c\",\"passed\":true}]' > $2\n"
+                          "exit 77\n")
+        cases = test_driver.run_part(part, time.monotonic() + 20)
+        self.assertEqual([case.passed for case in cases], [False])
+
 
 if __name__ == "__main__":
     unittest.main()
