@@ -23,8 +23,8 @@ LIMIT_S = 60
 ALL_SIZES_LIMIT_S = 240
 FAULTS_LIMIT_S = 120
 
-# rxe's requester stops for good, sometimes, when it has more than 64 packets on the way: what wakes
-# it is asked before it says that it waits. Over RC the ACK timeout helps; a UC program has to pace.
+# rxe was seen to stop for good in the middle of a UC message of 1024 packets, at the first time that
+# more than its 64 packets were on the way (docs/interop.md). Over UC no timer helps: a program paces.
 RXE_UC_BYTES_MAX = 65539  # 65 packets at path MTU 1024
 RXE_UC_DEPTH = 6  # messages of 8 KiB
 
