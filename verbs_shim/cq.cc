@@ -225,7 +225,7 @@ const shm::Cqe* NextCompletion(Cq* cq) {
   const shm::Cqe* cqe = cq->ring.Peek();
   if (cqe != nullptr) return cqe;
   const client::Session* session = cq->context->session;
-  if (__builtin_expect(session->KnownDead(), 0) && !session->IsForkedCopy() && MakeFlush(cq)) {
+  if (__builtin_expect(session->KnownDead(), 0) && MakeFlush(cq)) {
     cq->current_is_flush = true;
     return &cq->flush;
   }
@@ -248,9 +248,10 @@ void OnEmptyPoll(Cq* cq) {
   if (polls % kEmptyPollsPerYield == 0) sched_yield();
 }
 
-// Up to num_entries completions; fewer mean the CQ is empty. Never fails.
+// Up to num_entries completions; fewer mean the CQ is empty. -1: a forked child's copy.
 int PollCq(ibv_cq* base, int num_entries, ibv_wc* wc) {
   Cq* cq = ToCq(base);
+  if (__builtin_expect(cq->context->session->IsForkedCopy(), 0)) return -1;
   int polled = 0;
   cq->lock.Lock();
   for (; polled < num_entries; ++polled) {
@@ -270,6 +271,7 @@ int PollCq(ibv_cq* base, int num_entries, ibv_wc* wc) {
 
 int ReqNotifyCq(ibv_cq* base, int solicited_only) {
   Cq* cq = ToCq(base);
+  if (__builtin_expect(cq->context->session->IsForkedCopy(), 0)) return EIO;
   SpinGuard guard(cq->lock);
   cq->ring.Arm(solicited_only != 0);
   return 0;

@@ -28,10 +28,12 @@ bool LoadNext(Cq* cq) {
   return true;
 }
 
-// 0: a completion is there, and end_poll must follow. ENOENT: the CQ is empty. EINVAL.
+// 0: a completion is there, and end_poll must follow. ENOENT: the CQ is empty. EINVAL. EIO: a
+// forked child's copy.
 int StartPoll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
   if (attr->comp_mask != 0) return EINVAL;
   Cq* cq = ToCq(base);
+  if (__builtin_expect(cq->context->session->IsForkedCopy(), 0)) return EIO;
   Lock(cq);
   if (LoadNext(cq)) {
     cq->empty_polls.store(0, std::memory_order_relaxed);

@@ -119,7 +119,8 @@ void WrSetInlineData(ibv_qp_ex* base, void* addr, size_t length) {
 void WrStart(ibv_qp_ex* base) {
   Qp* qp = ToQp(base);
   qp->context->session->PrepareDoorbell(qp->sq.doorbell);
-  qp->sq.lock.Lock();
+  // A forked child may have inherited it locked for ever.
+  if (!qp->context->session->IsForkedCopy()) qp->sq.lock.Lock();
   qp->wr = nullptr;
   qp->wr_count = 0;
   qp->wr_error = 0;

@@ -26,11 +26,17 @@ void SpinPause() {
 
 }  // namespace
 
-bool Session::IsForkedCopy() const { return getpid() != owner_pid_; }
+std::atomic<uint32_t> Session::process_fork_generation_{0};
+
+void Session::CountForks() {
+  static const int registered = pthread_atfork(
+      nullptr, nullptr, [] { process_fork_generation_.fetch_add(1, std::memory_order_relaxed); });
+  (void)registered;  // ENOMEM: a child's calls are then refused no more, as on hardware
+}
 
 bool Session::IsAlive() {
   if (KnownDead()) return false;
-  bool alive = !IsForkedCopy() && status_->stopping.load(std::memory_order_acquire) == 0;
+  bool alive = status_->stopping.load(std::memory_order_acquire) == 0;
   if (alive) {
     int saved = errno;
     pollfd entry = {socket_fd_, POLLRDHUP, 0};  // hang-up of the daemon's end, or a closed fd
@@ -101,7 +107,7 @@ int Session::Execute(shm::CommandOp op, const void* request, uint32_t request_by
   if (request_bytes > shm::kCommandPayloadBytes || reply_bytes > shm::kCommandPayloadBytes) {
     return EINVAL;
   }
-  if (KnownDead() || IsForkedCopy()) return EIO;
+  if (KnownDead()) return EIO;
   int index = ClaimSlot();
   if (index < 0) return EIO;
 

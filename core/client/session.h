@@ -82,11 +82,16 @@ class Session {
   // Costs one poll(2) while alive.
   bool IsAlive();
   // Whether the death was already noticed: one load, for hot paths between calls of IsAlive.
-  bool KnownDead() const { return dead_.load(std::memory_order_relaxed); }
+  // A forked child's copy is dead, too.
+  bool KnownDead() const { return dead_.load(std::memory_order_relaxed) || IsForkedCopy(); }
   // For a caller that saw EOF on one of the session's fds.
   void MarkDead() { dead_.store(true, std::memory_order_relaxed); }
-  // True in a process other than the one that opened the session.
-  bool IsForkedCopy() const;
+  // True in a process other than the one that opened the session. Costs a load, for hot paths: what
+  // the copy shares with its parent must not be touched, nor locks that a thread of the parent
+  // held.
+  bool IsForkedCopy() const {
+    return fork_generation_ != process_fork_generation_.load(std::memory_order_relaxed);
+  }
 
   const shm::Welcome& welcome() const { return welcome_; }
 
@@ -138,6 +143,11 @@ class Session {
   int doorbell_fd_ = -1;
   int socket_fd_ = -1;
   int async_fd_ = -1;
+  // Counts the forks between the first process and this one.
+  static std::atomic<uint32_t> process_fork_generation_;
+  static void CountForks();  // from now on; harmless to repeat
+
+  uint32_t fork_generation_ = 0;
   pid_t owner_pid_ = 0;
   std::atomic<bool> dead_{false};
 

@@ -95,6 +95,8 @@ int Session::Open(int socket_fd, uint32_t nic, Session** out) {
   }
   session->socket_fd_ = socket_fd;
   session->owner_pid_ = getpid();
+  CountForks();
+  session->fork_generation_ = process_fork_generation_.load(std::memory_order_relaxed);
   {
     // In the list from the start, so that a fork at any moment finds what is already mapped.
     ScopedLock lock(&sessions_lock);

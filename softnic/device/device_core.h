@@ -273,6 +273,8 @@ class DeviceCore {
   void EmitPacket(DeviceQp& sender, const transport::Pdu& pdu, const transport::Path& path,
                   uint64_t use);
   void OnPayloadRead(const DmaRecord& record, transport::DmaStatus status);
+  void CountMoves(const DmaRecord& record, int change);
+  bool IsHeldUp(DeviceQp& qp);
   void PumpTx(DeviceQp& qp);
   bool PumpQueue(DeviceQp& qp, TxQueue& queue);
   void DropTx(DeviceQp& qp);

@@ -153,6 +153,7 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
           Refuse(request.destination, request.destination_count, refused_destination_);
     }
     uint64_t stream = qp.last_stream != 0 ? qp.last_stream : qp.stream;
+    CountMoves(record, 1);
     dma_->Submit(stream, dmas_.Insert(record), request);
     request = {};
   }
@@ -204,6 +205,7 @@ void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus st
   now_ = now;
   DmaRecord record;
   if (!dmas_.Take(cookie, &record)) return;
+  CountMoves(record, -1);
   if (status == transport::DmaStatus::kSourceFault) ReportSourceFault(record);
   if (record.packet != nullptr) {
     OnPayloadRead(record, status);
@@ -214,6 +216,14 @@ void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus st
   EndUse(record.use);
   EndRead(record);
   Settle();
+}
+
+void DeviceCore::CountMoves(const DmaRecord& record, int change) {
+  for (QpRef ref : {record.qp, record.sender}) {
+    if (DeviceQp* qp = FindQp(ref); qp != nullptr) {
+      qp->moves_in_flight += static_cast<uint32_t>(change);
+    }
+  }
 }
 
 void DeviceCore::CountRead(DeviceQp& sender, DmaRecord& record, const transport::Payload& source) {

@@ -113,6 +113,9 @@ class DeviceQp final : public transport::QpHost {
   // DMA under way that reads what its requests and responses carry. In the error state nothing is
   // flushed before it is done: a program that has its buffer back may write to it.
   uint32_t reads_in_flight = 0;
+  // DMA under way for its requests, or of its own placements.
+  uint32_t moves_in_flight = 0;
+  Instant held_up_since = Instant::Never();  // its ACK timer ran out, and is excused since then
   bool is_in_drain = false;
   bool has_more_output = false;          // a drain stopped at its budget
   uint64_t counted_qkey_violations = 0;  // in the port's counter already

@@ -74,6 +74,33 @@ TEST_F(RcTraffic, CompletionComesOnlyAfterTheBytes) {
   EXPECT_EQ(MustPoll(a, cq_a).status, WcStatus::kSuccess);
 }
 
+TEST_F(RcTraffic, ACopyThatTakesLongIsNoLoss) {
+  world.dma.is_held = true;
+  a.Post(qp_a, Remote(shm::WrOpcode::kRdmaWrite, 1, memory_b), {SgeOf(memory_a, 64, mr_a.lkey)});
+  a.Post(qp_a, Remote(shm::WrOpcode::kRdmaRead, 2, memory_b), {SgeOf(memory_a, 64, mr_a.lkey)});
+  const Instant begin = world.now;
+  while (world.now - begin < Milliseconds(9'000)) {
+    world.Settle();
+    ASSERT_FALSE(a.Poll(cq_a).has_value());
+    ASSERT_TRUE(world.AdvanceToTimer());
+  }
+  world.dma.is_held = false;
+  world.Settle();
+  EXPECT_EQ(MustPoll(a, cq_a).status, WcStatus::kSuccess);
+  EXPECT_EQ(MustPoll(a, cq_a).status, WcStatus::kSuccess);
+}
+
+TEST_F(RcTraffic, MemoryThatNeverAnswersIsAPeerThatIsGone) {
+  world.dma.is_held = true;
+  a.Post(qp_a, Remote(shm::WrOpcode::kRdmaWrite, 1, memory_b), {SgeOf(memory_a, 64, mr_a.lkey)});
+  const Instant begin = world.now;
+  ASSERT_TRUE(world.RunUntil([&] { return a.StateOf(qp_a) == QpState::kErr; }, 2'000));
+  EXPECT_GE(world.now - begin, Milliseconds(10'000));
+  world.dma.is_held = false;
+  world.Settle();
+  EXPECT_EQ(MustPoll(a, cq_a).status, WcStatus::kRetryExcErr);
+}
+
 TEST_F(RcTraffic, SendFillsAReceive) {
   b.PostRecv(qp_b, 77, {SgeOf(memory_b, 16, mr_b.lkey), SgeOf(memory_b + 1'000, 100, mr_b.lkey)});
   shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kSendWithImm, 2);

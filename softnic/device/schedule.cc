@@ -15,6 +15,7 @@ namespace {
 constexpr uint32_t kPdusPerSessionTurn = 32;
 constexpr uint32_t kPdusPerQpTurn = 8;
 constexpr uint32_t kOutputsPerDrain = 256;
+constexpr Duration kHeldUpMax = Milliseconds(10'000);
 
 }  // namespace
 
@@ -112,6 +113,21 @@ void DeviceCore::UpdateTimer(DeviceQp& qp) {
   timers_.Set(qp.timer, deadline);
 }
 
+// A copy may take seconds: while its process forks, nobody else gets at its memory. That is no
+// loss, and must not cost the connection its retries. Memory that never answers is worse than a
+// loss.
+bool DeviceCore::IsHeldUp(DeviceQp& qp) {
+  const TxPacket* next = qp.tx_requests.front();
+  const bool is_held = qp.wire.peer != nullptr ? next != nullptr && !next->is_ready
+                                               : qp.is_blocked || qp.moves_in_flight != 0;
+  if (!is_held) {
+    qp.held_up_since = Instant::Never();
+  } else if (qp.held_up_since.IsNever()) {
+    qp.held_up_since = now_;
+  }
+  return is_held && now_ - qp.held_up_since < kHeldUpMax;
+}
+
 void DeviceCore::OnTimeout(Instant now) {
   now_ = now;
   for (Timer* timer = timers_.Earliest(); timer != nullptr && timer->deadline <= now;
@@ -119,6 +135,7 @@ void DeviceCore::OnTimeout(Instant now) {
     DeviceQp& qp = *static_cast<DeviceQp*>(timer->owner);
     timers_.Remove(*timer);
     if (qp.transport->PollTimeout() <= now) {
+      if (IsHeldUp(qp)) qp.transport->OnHeldUp(now);
       qp.transport->OnTimeout(now);
       AfterInput(qp);
     } else {

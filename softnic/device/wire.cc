@@ -239,6 +239,7 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
     request.source.segments =
         Refuse(pdu.payload.segments, pdu.payload.segment_count, refused_source_);
   }
+  CountMoves(record, 1);
   dma_->Submit(sender.stream, dmas_.Insert(record), request);
 }
 

@@ -225,6 +225,25 @@ TEST_F(Process_Fork, ExecutedProgramsInheritNoneOfOurFds) {
   EXPECT_EQ(system(command), 0) << "an fd of the library leaked through exec";
 }
 
+// Whatever locks the parent's other thread held at the moment of the fork.
+TEST_F(Process_Fork, TheParentsObjectsRefuseTheChild) {
+  MakePair();
+  WhileTrafficRuns(*a, *b, [this] {
+    for (int i = 0; i < 100; ++i) {
+      Child child([this](int) {
+        ibv_wc wc;
+        if (ibv_poll_cq(a->send_cq, 1, &wc) != -1) return 2;
+        if (ibv_req_notify_cq(a->send_cq, 0) != EIO) return 3;
+        if (a->Rdma(IBV_WR_RDMA_WRITE, 1, 0, 8, *b, 0) != EIO) return 4;
+        if (a->PostRecv(1, 0, 8) != EIO) return 5;
+        ibv_port_attr port;
+        return ibv_query_port(a->context, 1, &port) == EIO ? 0 : 6;
+      });
+      ASSERT_EQ(child.Wait(), 0);
+    }
+  });
+}
+
 TEST_F(Process_Fork, AChildUsesADeviceOfItsOwn) {
   MakePair();
   Child child([](int fd) {

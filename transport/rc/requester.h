@@ -42,6 +42,9 @@ class Requester {
   void OnModify();
 
   bool PollRequest(Instant now, Pdu& out);
+  void OnHeldUp(Instant now) {
+    if (ack_deadline_ <= now) ArmAckTimer(now);
+  }
   void OnTimeout(Instant now);
   Instant PollTimeout() const {
     return ack_deadline_ < rnr_deadline_ ? ack_deadline_ : rnr_deadline_;

@@ -68,8 +68,9 @@ int Victim(int fd) {
   Hello peer = {};
   if (!Exchange(fd, side, &peer) || !Connect(side, peer)) return 1;
   for (uint64_t i = 0; i < 60; ++i) side.PostRecv(i, 0, 1000);
-  char ready = 'r';
-  if (send(fd, &ready, 1, 0) != 1) return 1;
+  // Who sends before the other side is connected is not answered, and gives up in milliseconds.
+  char ready;
+  if (recv(fd, &ready, 1, 0) != 1 || send(fd, &ready, 1, 0) != 1) return 1;
   uint64_t posted = 0, completed = 0;
   for (;;) {  // until killed
     while (posted - completed < kDepth && PostOne(side, peer, posted) == 0) ++posted;
@@ -125,10 +126,10 @@ double RunRound(Round& round, std::chrono::microseconds life, bool kill_while_co
     round.Kill();
     return 0;
   }
-  char ready = 0;
+  char ready = 'r';
   if (!Exchange(round.fd(), side, &peer) || !Connect(side, peer)) return -1;
   for (uint64_t i = 0; i < 60; ++i) side.PostRecv(i, 0, 1000);
-  if (recv(round.fd(), &ready, 1, 0) != 1) return -1;
+  if (send(round.fd(), &ready, 1, 0) != 1 || recv(round.fd(), &ready, 1, 0) != 1) return -1;
   uint64_t posted = 0, completed = 0;
   auto end = Clock::now() + life;
   Clock::time_point killed{};
