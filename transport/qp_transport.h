@@ -126,8 +126,8 @@ class QpTransport {
   // payload is segments and that had no OnSourceFault, in any order. UC and UD complete a WQE then,
   // because its buffers may be written again; RC has acknowledges for that.
   virtual void OnPayloadReleased(Instant now, Psn psn) {}
-  // Before OnTimeout, if what is unacknowledged is known to be on its way still (its bytes are being
-  // copied): the ACK timer starts anew, and no retry is counted.
+  // Before OnTimeout, if what is unacknowledged is known to be on its way still, as its bytes are
+  // being copied: the ACK timer starts anew, and no retry is counted.
   virtual void OnHeldUp(Instant now) {}
   virtual void OnTimeout(Instant now) = 0;
   virtual ModifyResult Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) = 0;
