@@ -82,6 +82,7 @@ struct Payload {
 
   // Precondition: the payload is at `bytes`.
   void CopyTo(std::byte* to) const {
+    if (length == 0) return;  // `to` may be null then
     if (piece_bytes == 0) {
       std::memcpy(to, bytes, length);
       return;
