@@ -64,8 +64,9 @@ class Network:
             self._holder.wait()
             text = self._holder.stderr.read().decode(errors="replace").strip()
             raise NoNetwork(f"no network namespace: {text} (needs root, or user namespaces)")
-        self.prefix = ["nsenter", f"--target={self._holder.pid}", *enter, f"--wd={os.getcwd()}",
-                       "--"]
+        # --root: a mount namespace's own root is not ours where we are in a chroot.
+        self.prefix = ["nsenter", f"--target={self._holder.pid}", *enter, "--root",
+                       f"--wd={os.getcwd()}", "--"]
         try:
             self._configure()
         except BaseException:
