@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <vector>
 
 #include "core/base/psn.h"
 #include "core/base/types.h"
@@ -80,16 +80,12 @@ struct Payload {
   uint32_t piece_bytes = 0;
   uint32_t piece_stride_bytes = 0;
 
-  // Precondition: the payload is at `bytes`.
-  void CopyTo(std::byte* to) const {
-    if (length == 0) return;  // `to` may be null then
-    if (piece_bytes == 0) {
-      std::memcpy(to, bytes, length);
-      return;
-    }
+  // Precondition: the payload is at `bytes`, or empty.
+  void AppendTo(std::vector<std::byte>* out) const {
+    const uint32_t whole = piece_bytes == 0 ? length : piece_bytes;
     const std::byte* from = bytes;
-    for (uint32_t done = 0; done < length; done += piece_bytes, from += piece_stride_bytes) {
-      std::memcpy(to + done, from, std::min(piece_bytes, length - done));
+    for (uint32_t done = 0; done < length; done += whole, from += piece_stride_bytes) {
+      out->insert(out->end(), from, from + std::min(whole, length - done));
     }
   }
 };

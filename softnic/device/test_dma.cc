@@ -20,8 +20,7 @@ void FakeDma::Submit(uint64_t stream, uint64_t cookie, const transport::DmaReque
   if (source.segments != nullptr) {
     job.source.assign(source.segments, source.segments + source.segment_count);
   } else if (source.bytes != nullptr) {
-    job.bytes.resize(source.length);
-    source.CopyTo(job.bytes.data());
+    source.AppendTo(&job.bytes);
   }
   job.destination.assign(request.destination, request.destination + request.destination_count);
   job.local_pieces.assign(request.local_pieces, request.local_pieces + request.local_piece_count);

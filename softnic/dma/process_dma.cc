@@ -207,9 +207,7 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   DmaSession* source = nullptr;
   DmaSession* destination = nullptr;
   if (payload.bytes != nullptr) {
-    size_t before = op->bytes.size();
-    op->bytes.resize(before + payload.length);
-    payload.CopyTo(op->bytes.data() + before);
+    payload.AppendTo(&op->bytes);
   } else if (!ResolvePieces(payload.segments, payload.segment_count, payload.offset, payload.length,
                             &op->source_pieces, &source)) {
     op->kind = DmaOp::Kind::kFailed;

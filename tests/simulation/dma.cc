@@ -65,8 +65,8 @@ void SimDma::Submit(uint64_t stream, uint64_t cookie, const DmaRequest& request)
     std::copy_n(source.segments, source.segment_count, job.source);
     job.request.source.segments = job.source;
   } else if (source.bytes != nullptr) {
-    job.bytes.resize(source.length);
-    source.CopyTo(job.bytes.data());
+    job.bytes.clear();
+    source.AppendTo(&job.bytes);
     job.request.source.bytes = job.bytes.data();
     job.request.source.piece_bytes = 0;
   }
@@ -151,14 +151,14 @@ DmaStatus SimDma::Copy(const DmaRequest& request) {
   bounce_.assign(request.prefix, request.prefix + request.prefix_bytes);
   if (request.source.segments != nullptr || request.prefix_bytes != 0 ||
       request.source.piece_bytes != 0) {
-    bounce_.resize(request.prefix_bytes + length);
-    std::byte* to = bounce_.data() + request.prefix_bytes;
     uint64_t skip = request.source.offset;
     uint64_t left = length;
-    if (request.source.segments == nullptr && length != 0) {
-      request.source.CopyTo(to);
+    if (request.source.segments == nullptr) {
+      request.source.AppendTo(&bounce_);
       left = 0;
     }
+    bounce_.resize(request.prefix_bytes + length);
+    std::byte* to = bounce_.data() + request.prefix_bytes;
     for (uint32_t i = 0; left != 0 && i < request.source.segment_count; ++i) {
       const DmaSegment& segment = request.source.segments[i];
       const uint64_t start = std::min<uint64_t>(skip, segment.length);

@@ -11,8 +11,7 @@ void HeldPdu::Hold(const Pdu& pdu) {
   segments_.clear();
   bytes_.clear();
   if (pdu.payload.bytes != nullptr) {
-    bytes_.resize(pdu.payload.length);
-    pdu.payload.CopyTo(bytes_.data());
+    pdu.payload.AppendTo(&bytes_);
     pdu_.payload.bytes = bytes_.data();
     pdu_.payload.piece_bytes = 0;
   } else if (pdu.payload.segments != nullptr) {
