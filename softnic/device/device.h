@@ -131,6 +131,8 @@ class Device {
   bool PollPorts(Instant now, uint32_t max_packets);
   // Hands to the network what the turn has made. Call after Run. True if QPs have work left.
   bool FlushPorts(Instant now);
+  // The last part of a message that came or went was not the message's last: more is due soon.
+  bool IsMidMessage() const;
   // Before the caller sleeps: false if a port has something to take in already.
   bool PreparePortsToSleep();
   // IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE.

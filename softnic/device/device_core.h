@@ -91,6 +91,7 @@ class DeviceCore {
   void AttachPort(uint32_t nic, transport::PacketPort* port);
   bool PollPorts(Instant now, uint32_t max_packets);
   bool FlushPorts(Instant now);
+  bool IsMidMessage() const { return is_mid_message_; }
   bool PreparePortsToSleep();
   void SetPortState(Instant now, uint32_t nic, bool is_up);
   std::vector<NicStatus> ListNicStatuses() const;
@@ -284,6 +285,7 @@ class DeviceCore {
   void AcceptPdu(Nic& nic, DeviceQp& qp, const transport::Pdu& pdu);
   bool JoinMerge(const DeviceQp& qp, const transport::Pdu& pdu);
   void FlushMerge(Nic& nic);
+  void NoteMessagePart(transport::Opcode opcode);
   void TakeMulticast(Nic& nic, const transport::Pdu& pdu);
 
   // --- schedule.cc ------------------------------------------------------------------------------
@@ -393,6 +395,7 @@ class DeviceCore {
     transport::Path path;
   };
   Merge merge_;
+  bool is_mid_message_ = false;  // of a network
   std::vector<QpRef> stalled_;                               // their port had no room
   std::map<std::pair<uint32_t, Gid>, WirePeer> wire_peers_;  // by NIC and address
   // Found by FindConnectedQpn; checked before use.

@@ -181,6 +181,7 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
     return;
   }
   const bool is_response = !transport::LookUpOpcode(pdu.opcode)->is_request;
+  NoteMessagePart(pdu.opcode);
   const bool asks =
       is_response || sender.wire.peer == nullptr ? pdu.ack_request : CountSent(sender, pdu);
   TxQueue& queue = is_response ? sender.tx_responses : sender.tx_requests;
@@ -488,7 +489,13 @@ void DeviceCore::FlushMerge(Nic& nic) {
   }
 }
 
+void DeviceCore::NoteMessagePart(transport::Opcode opcode) {
+  const transport::OpcodeInfo& info = *transport::LookUpOpcode(opcode);
+  if (info.is_send || info.is_write || info.is_read_response) is_mid_message_ = !info.is_last;
+}
+
 void DeviceCore::AcceptPdu(Nic& nic, DeviceQp& qp, const Pdu& pdu) {
+  NoteMessagePart(pdu.opcode);
   if (qp.waiting.empty() && qp.transport->CanAccept(pdu)) {
     HandOver({nullptr}, qp, pdu, kNoUse);
     return;

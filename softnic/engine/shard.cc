@@ -18,7 +18,8 @@ namespace {
 // Work per turn: enough to batch, little enough that whoever rings next waits tens of microseconds.
 constexpr uint32_t kPdusPerTurn = 64;
 constexpr uint32_t kPacketsPerTurn = 64;
-constexpr uint64_t kDmaBytesPerTurn = 256 * 1024;
+// A part of a large message goes out, or is acknowledged, while its peer is at the one before it.
+constexpr uint64_t kDmaBytesPerTurn = 64 * 1024;
 constexpr size_t kClosuresPerTurn = 16;
 constexpr Duration kParkedPollInterval = Microseconds(20);
 constexpr Duration kFlushBackoffMin = Microseconds(100);

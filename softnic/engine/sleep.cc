@@ -39,6 +39,7 @@ Duration Shard::SpinLimit(bool* shares_cpu) {
                      port == rang_last_);
     ++i;
   }
+  if (!networks_.empty() && device_->IsMidMessage()) policy.ExpectPackets();
   *shares_cpu = policy.SharesCpu();
   return policy.Limit();
 }

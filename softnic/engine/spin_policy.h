@@ -15,6 +15,9 @@ inline constexpr Duration kSpinMax = Microseconds(50);  // 3x a remote wake-up (
 // What a peer that spins on another CPU needs to see our copy and to post its answer, and some: 1
 // µs where the CPUs are near, up to 2 µs where a cache line takes 0.3 µs between them.
 inline constexpr Duration kSpinForAnswer = Nanoseconds(2'500);
+// Amid a message a peer's next batch is due, or its acknowledgement, and no client has a part in
+// that: worth as much waiting as a sleep and a remote wake-up cost.
+inline constexpr Duration kSpinForPackets = Microseconds(20);
 
 // Where the clients that were active just now last ran. The words are the clients' and may lie:
 // then the shard sleeps early, or spins for 50 µs at most.
@@ -30,9 +33,12 @@ class SpinPolicy {
     last_is_here_ |= is_here && rang_last;
   }
 
+  void ExpectPackets() { expects_packets_ = true; }
+
   bool SharesCpu() const { return someone_here_; }
   Duration Limit() const {
     if (!someone_here_) return kSpinMax;
+    if (expects_packets_) return kSpinForPackets;
     // Who rang last waits for an answer. If it waits here, the answer comes from elsewhere, and to
     // wait for it is cheaper than two context switches. If it waits elsewhere, the answer is due
     // from the client that can't run while we do.
@@ -44,6 +50,7 @@ class SpinPolicy {
   bool someone_here_ = false;
   bool someone_elsewhere_ = false;
   bool last_is_here_ = false;
+  bool expects_packets_ = false;
 };
 
 }  // namespace verbena::softnic

@@ -43,6 +43,16 @@ TEST(SpinPolicy, DoesNotSpinWhereNobodyElseRuns) {
   EXPECT_EQ(two.Limit(), Duration{0});
 }
 
+TEST(SpinPolicy, AwaitsTheNextPacketsOfAMessage) {
+  SpinPolicy shared(kHere);
+  shared.AddClient(kHere, true);
+  shared.ExpectPackets();
+  EXPECT_EQ(shared.Limit(), kSpinForPackets);
+  SpinPolicy alone(kHere);
+  alone.ExpectPackets();
+  EXPECT_EQ(alone.Limit(), kSpinMax);
+}
+
 TEST(SpinPolicy, NeverSpinsLongBesideAClientOnTheSameCpu) {
   for (int bits = 0; bits < 8; ++bits) {
     SpinPolicy policy(kHere);

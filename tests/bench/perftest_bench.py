@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
 import harness  # noqa: E402
-from hosts import Pair  # noqa: E402
+from hosts import Host, Pair  # noqa: E402
 from parts.pair import run_pair  # noqa: E402
 from parts.perftest import table_rows  # noqa: E402
 
@@ -34,8 +34,8 @@ def perftest(case, pair, tool, *options):
     """The client's last row."""
     port = harness.free_port()
     common = [tool, "-F", "-x", "1", "-p", str(port), *options]
-    _, client = run_pair(case, pair, [*common, "-d", "verbena0"],
-                         [*common, "-d", "verbena1", "127.0.0.1"], port, 60)
+    _, client = run_pair(case, pair, [*common, "-d", pair.devices[0]],
+                         [*common, "-d", pair.devices[1], "127.0.0.1"], port, 60)
     return table_rows(client.out)[-1]
 
 
@@ -47,8 +47,10 @@ def figure(name, value, unit, what, reference_value, goal=None, sense="<="):
     print(json.dumps(record), flush=True)
 
 
-def latency(case, pair, rounds):
+def latency(case, rounds):
     """Crowded: two clients that spin, and the NIC, on two cores."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # the daemon inherits it
+    pair = Pair.beside(case.instance())
     trips, floors, lines = [], [], []
     for _ in range(rounds):
         machine = reference(case, 2)
@@ -67,7 +69,8 @@ def latency(case, pair, rounds):
                "crowded round trip, 8 B WRITE", statistics.median(trips))
 
 
-def bandwidth(case, pair, rounds):
+def bandwidth(case, rounds):
+    pair = Pair.beside(case.instance())
     for size in (8, 1024, 65536, 1 << 20):
         measured, floors, copies = [], [], []
         for _ in range(rounds):
@@ -92,23 +95,30 @@ def sockets(case):
             for record in records}
 
 
-def wire(case, pair, rounds):
-    """Between two NICs of one daemon, over UDP on loopback."""
+def wire(case, rounds):
+    """Over UDP on loopback. For bandwidth between two daemons, and the programs wait for events: on
+    two cores they would take turns with the daemons otherwise. For the round trip between two NICs
+    of one daemon, with programs that spin."""
+    hosts = [Host(case.instance(nics=None, flags=[f"--nic=ip={address}"]))
+             for address in ("127.0.0.1", "127.0.0.2")]
+    pair = Pair(*hosts, devices=("verbena0", "verbena0"))
     for mtu in (4096, 1024):
         measured, bare, single = [], [], []
         for _ in range(rounds):
             floor = sockets(case)
-            row = perftest(case, pair, "ib_write_bw", "-s", "65536", "-n", "5000", "-m", str(mtu))
+            row = perftest(case, pair, "ib_send_bw", "-e", "-s", "1048576", "-n", "5000",
+                           "-m", str(mtu))
             measured.append(row[3] * MIB_PER_S)
             bare.append(floor[f"{mtu} B", "bare UDP_SEGMENT/UDP_GRO"])
             single.append(floor[f"{mtu} B", "a call per packet"])
         value = statistics.median(measured)
-        figure(f"wire: ib_write_bw, path MTU {mtu}", value, "GB/s",
+        figure(f"wire: ib_send_bw -e, path MTU {mtu}", value, "GB/s",
                "bare UDP_SEGMENT and UDP_GRO sockets", statistics.median(bare),
                0.5 if mtu == 4096 else None, ">=")
-        figure(f"wire: ib_write_bw, path MTU {mtu}", value, "GB/s",
+        figure(f"wire: ib_send_bw -e, path MTU {mtu}", value, "GB/s",
                "a system call for each packet", statistics.median(single),
                2.0 if mtu == 4096 else None, ">=")
+    pair = Pair.beside(case.instance(flags=["--wire=1"]))
     trips, floors = [], []
     for _ in range(rounds):
         floors.append(sockets(case)["8 B round trip", "UDP ping-pong, spinning"])
@@ -126,12 +136,9 @@ def main():
     case_dir = root / "b"
     case_dir.mkdir()
     case = harness.Case(case_dir)
-    if kind == "latency":
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # the daemon inherits it
     try:
-        instance = case.instance(flags=["--wire=1"] if kind == "wire" else ())
         benches = {"latency": latency, "bandwidth": bandwidth, "wire": wire}
-        benches[kind](case, Pair.beside(instance), rounds)
+        benches[kind](case, rounds)
     except (harness.Failure, subprocess.SubprocessError) as failure:
         print(failure, file=sys.stderr)
         return 1

@@ -13,9 +13,10 @@ namespace verbena::transport {
 namespace {
 
 constexpr int kEventsMax = 16;
-// Datagrams taken with one call. It tells whether more wait: the call that would find nothing is
-// saved, and with it an eighth of a round trip.
-constexpr size_t kDatagrams = 8;
+// Datagrams taken with one call. Two tell whether more wait: the call that would find nothing is
+// saved, and with it an eighth of a round trip. Not more: a large one is 56 KB, whose copy and
+// acknowledgement the peer waits for.
+constexpr size_t kDatagrams = 2;
 // Calls to one busy socket before the others get a look.
 constexpr uint32_t kStreakMax = 16;
 // Calls that may bring nothing of use, one after the other: errors about earlier packets, runts.
