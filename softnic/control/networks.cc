@@ -120,6 +120,8 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
     if (address.gid != link_local) config.gids.push_back(address.gid);
   }
   network->name = config.name;
+  network->mtu_max_bytes = mtu_bytes;
+  network->mtu_bytes = path_mtu_bytes;
   UdpPortError error;
   for (int attempt = 1; !OpenPort(network.get(), &error); ++attempt) {
     if (error.kind != UdpPortErrorKind::kPortBusy || attempt == kBusyAttempts) {
@@ -156,6 +158,7 @@ std::string Networks::OpenLoopback(uint32_t count, const std::string& name_prefi
       config.ipv4 = Ipv4Of(network->config.addresses[0].gid);
       config.is_wire_only = true;
       network->name = config.name;
+      network->mtu_max_bytes = network->mtu_bytes = mtu_bytes;
       out->push_back(std::move(config));
       networks_.push_back(std::move(network));
     }
@@ -217,24 +220,50 @@ void Networks::AwaitChanges(const Log& log) {
                        });
 }
 
+const Interface* Networks::InterfaceOf(const transport::UdpAddress& address) const {
+  // Every 127.a.b.c is there while loopback is.
+  uint32_t index = watcher_.list().IndexOf(address.gid);
+  if (transport::IsLinkLocal(address.gid)) index = address.interface_index;
+  return watcher_.list().Find(index);
+}
+
 bool Networks::IsUsable(const Network& network) const {
-  const transport::InterfaceList& list = watcher_.list();
   // One address is enough: kernels take the IPv6 ones from an interface that goes down, and whether
   // somebody gives them back must not keep IPv4 from working.
   for (const transport::UdpAddress& address : network.config.addresses) {
-    // Every 127.a.b.c is there while loopback is.
-    uint32_t index = list.IndexOf(address.gid);
-    if (transport::IsLinkLocal(address.gid)) index = address.interface_index;
-    const Interface* interface = list.Find(index);
-    if (interface != nullptr && interface->up && interface->running) return true;
+    const Interface* interface = InterfaceOf(address);
+    if (interface != nullptr && interface->up && interface->running &&
+        transport::PathMtuFor(interface->mtu) != 0) {
+      return true;
+    }
   }
   return false;
+}
+
+// What fits through all of its interfaces; as before for one that is gone, or too small for any.
+uint32_t Networks::PathMtuOf(const Network& network) const {
+  uint32_t mtu_bytes = 0;
+  for (const transport::UdpAddress& address : network.config.addresses) {
+    const Interface* interface = InterfaceOf(address);
+    const uint32_t fits = interface == nullptr ? 0 : transport::PathMtuFor(interface->mtu);
+    if (fits != 0) mtu_bytes = std::min(mtu_bytes == 0 ? network.mtu_max_bytes : mtu_bytes, fits);
+  }
+  return mtu_bytes == 0 ? network.mtu_bytes : mtu_bytes;
 }
 
 void Networks::LookAtInterfaces(const Log& log) {
   std::vector<transport::InterfaceChange> changes;
   watcher_.Poll(&changes);
   for (const auto& network : networks_) {
+    const uint32_t mtu_bytes = PathMtuOf(*network);
+    if (mtu_bytes != network->mtu_bytes) {
+      network->mtu_bytes = mtu_bytes;
+      log.Info(network->name + ": its interface's MTU changed; active_mtu is " +
+               std::to_string(mtu_bytes) + " now");
+      shard_->Post([device = device_, nic = network->nic, mtu_bytes] {
+        device->SetPortMtu(nic, mtu_bytes);
+      });
+    }
     bool is_up = IsUsable(*network);
     if (is_up == network->is_up) continue;
     network->is_up = is_up;

@@ -60,6 +60,8 @@ class Networks {
     transport::UdpPortConfig config;
     std::unique_ptr<transport::PacketPort> port;
     bool is_up = true;
+    uint32_t mtu_max_bytes = 0;  // --mtu; the interfaces may allow less
+    uint32_t mtu_bytes = 0;
   };
 
   std::string OpenSpec(const NicSpec& spec, const std::string& name_prefix, uint32_t mtu_bytes,
@@ -70,6 +72,8 @@ class Networks {
   void AwaitChanges(const Log& log);
   void LookAtInterfaces(const Log& log);
   bool IsUsable(const Network& network) const;
+  const transport::Interface* InterfaceOf(const transport::UdpAddress& address) const;
+  uint32_t PathMtuOf(const Network& network) const;
 
   NetworkOptions options_;
   std::vector<std::unique_ptr<Network>> networks_;

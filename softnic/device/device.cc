@@ -56,6 +56,9 @@ bool Device::PreparePortsToSleep() { return impl_->core.PreparePortsToSleep(); }
 void Device::SetPortState(Instant now, uint32_t nic, bool is_up) {
   impl_->core.SetPortState(now, nic, is_up);
 }
+void Device::SetPortMtu(uint32_t nic, uint32_t mtu_bytes) {
+  impl_->core.SetPortMtu(nic, mtu_bytes);
+}
 std::string Device::DescribeOwner(uint32_t nic, Qpn qpn) const {
   return impl_->core.DescribeOwner(nic, qpn);
 }

@@ -94,6 +94,7 @@ class DeviceCore {
   bool IsMidMessage() const { return is_mid_message_; }
   bool PreparePortsToSleep();
   void SetPortState(Instant now, uint32_t nic, bool is_up);
+  void SetPortMtu(uint32_t nic, uint32_t mtu_bytes) { nics_[nic]->SetMtu(mtu_bytes); }
   std::vector<NicStatus> ListNicStatuses() const;
   std::string DescribeOwner(uint32_t nic, Qpn qpn) const;
   Qpn FindConnectedQpn(uint32_t nic, const Gid& peer, Qpn remote) const;

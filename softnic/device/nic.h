@@ -37,6 +37,8 @@ class Nic {
   const NicConfig& config() const { return config_; }
   const DeviceLimits& limits() const { return limits_; }
   uint32_t index() const { return index_; }
+  // active_mtu, as the interface has it now; QPs keep the path MTU they have.
+  void SetMtu(uint32_t mtu_bytes) { config_.mtu_bytes = mtu_bytes; }
 
   // False: no such index, or an empty entry.
   bool FindGid(GidIndex index, Gid* out) const;
@@ -66,7 +68,7 @@ class Nic {
   std::array<uint8_t, 8> Eui64() const;
 
   const uint32_t index_;
-  const NicConfig config_;
+  NicConfig config_;
   const DeviceLimits limits_;
   std::array<Gid, kGidTableEntries> gids_;  // zero: empty
 };

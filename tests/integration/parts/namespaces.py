@@ -224,6 +224,24 @@ def interface_goes_down(case):
     run_exact_bytes(case, pair, 3)
 
 
+def active_mtu(case, host):
+    out = host.run(case, ["ibv_devinfo"], 10).out
+    return int(re.search(r"active_mtu:\s+(\d+)", out).group(1))
+
+
+def active_mtu_follows(case):
+    left, right = Namespace(case, "left"), Namespace(case, "right")
+    join(left, right, 4200)
+    pair = Pair(left.nic(ADDRESSES[0][:1]), right.nic(ADDRESSES[1][:1]), IPV4,
+                (DEVICES[0], DEVICES[0]))
+    check(active_mtu(case, pair.server) == 4096, "active_mtu is not 4096 at MTU 4200")
+    for mtu, active in ((1500, 1024), (4200, 4096)):
+        for namespace, host in ((left, pair.server), (right, pair.client)):
+            namespace.do("ip", "link", "set", INTERFACE, "mtu", str(mtu))
+            wait_for(lambda: active_mtu(case, host) == active, 10, f"active_mtu is {active}")
+        run_exact_bytes(case, pair, 3)
+
+
 def interface_is_made_anew(case):
     """The cable is pulled out, interfaces and all, and another one put in."""
     left, right = Namespace(case, "left"), Namespace(case, "right")
@@ -274,6 +292,7 @@ def cases(thorough):
         Spec("missing addresses, busy ports and nonsense", errors_are_clear, 60),
         Spec("small interface MTUs", small_mtus, 60),
         Spec("an interface goes down and returns", interface_goes_down, 60),
+        Spec("active_mtu follows the interface", active_mtu_follows, 60),
         Spec("an interface is deleted and made anew", interface_is_made_anew, 60),
         Spec("traffic survives a gap", traffic_survives_a_gap, 120),
         Spec("ib_write_bw --ipv6", ipv6_tools, 60),
