@@ -84,7 +84,7 @@ uint32_t TestClient::Begin(shm::CommandOp op, const void* request, uint32_t byte
 int TestClient::ExecuteRaw(shm::CommandOp op, const void* request, uint32_t bytes, void* reply,
                            uint32_t reply_bytes) {
   uint32_t slot = Begin(op, request, bytes);
-  while (!IsDone(slot)) VERBENA_CHECK(world.dma.Step(*world.device, world.now));
+  while (!IsDone(slot)) VERBENA_CHECK(world.engine->Step(*world.device, world.now));
   Completed done = services.completed[slot];
   services.completed.erase(slot);
   if (reply_bytes != 0) {
@@ -379,11 +379,13 @@ NicConfig TestWorld::ConfigOf(uint32_t nic) {
   return config;
 }
 
-TestWorld::TestWorld(uint32_t nics, DeviceLimits limits, TransportFactory factory) {
+TestWorld::TestWorld(uint32_t nics, DeviceLimits limits, TransportFactory factory,
+                     SteppedDma* other_dma)
+    : engine(other_dma != nullptr ? other_dma : &dma) {
   DeviceConfig config;
   config.limits = limits;
   for (uint32_t i = 0; i < nics; ++i) config.nics.push_back(ConfigOf(i));
-  device = std::make_unique<DeviceCore>(config, &dma, std::move(factory));
+  device = std::make_unique<DeviceCore>(config, engine, std::move(factory));
 }
 
 TestWorld::~TestWorld() {
@@ -399,7 +401,7 @@ TestWorld::~TestWorld() {
 void TestWorld::Settle() {
   for (bool moved = true; moved;) {
     moved = device->Run(now, 64);
-    while (dma.Step(*device, now)) moved = true;
+    while (engine->Step(*device, now)) moved = true;
   }
 }
 

@@ -19,9 +19,15 @@
 
 namespace verbena::softnic::testing {
 
-// Copies between addresses of this process. Nothing happens inside Submit; Step() carries out the
-// oldest request, if it is not held.
-class FakeDma final : public DmaEngine {
+// An engine that waits to be told: nothing happens inside Submit.
+class SteppedDma : public DmaEngine {
+ public:
+  // Carries out and reports the oldest request or due fence. False: nothing, or it is held.
+  virtual bool Step(DeviceCore& device, Instant now) = 0;
+};
+
+// Copies between addresses of this process; Step() passes over requests that are held.
+class FakeDma final : public SteppedDma {
  public:
   struct Region {
     SessionId session;
@@ -35,8 +41,7 @@ class FakeDma final : public DmaEngine {
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
   void Fence(SessionId session, uint64_t cookie) override;
 
-  // Carries out and reports the oldest request or due fence. False: nothing, or it is held.
-  bool Step(DeviceCore& device, Instant now);
+  bool Step(DeviceCore& device, Instant now) override;
 
   std::map<transport::MemoryId, Region> regions;
   bool is_held = false;           // requests wait (a slow client)
@@ -199,8 +204,9 @@ class TestClient {
 
 class TestWorld {
  public:
+  // With `other_dma` the device has that engine, and `dma` is idle.
   explicit TestWorld(uint32_t nics = 2, DeviceLimits limits = {},
-                     TransportFactory factory = MakeTransport);
+                     TransportFactory factory = MakeTransport, SteppedDma* other_dma = nullptr);
   ~TestWorld();
 
   // Runs the device and DMA until nothing moves (timers excepted).
@@ -224,6 +230,7 @@ class TestWorld {
 
   Instant now{1'000};
   FakeDma dma;
+  SteppedDma* const engine;  // what the device has
   std::unique_ptr<DeviceCore> device;
   std::vector<std::unique_ptr<TestClient>> clients;
 };

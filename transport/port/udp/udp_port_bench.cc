@@ -10,17 +10,12 @@
 // both ends: CPU time per packet and per round trip, sound on a busy machine too. Prints a table,
 // and a line of JSON for each figure.
 #include <arpa/inet.h>
-#include <sched.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <time.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,155 +24,16 @@
 #include <vector>
 
 #include "transport/port/udp/open_udp_port.h"
-#include "transport/port/udp/udp_options.h"
-#include "transport/wire/icrc.h"
+#include "transport/port/udp/udp_bench_util.h"
+#include "transport/wire/packet.h"
 
 namespace {
 
 using namespace verbena;
 using namespace verbena::transport;
-using Clock = std::chrono::steady_clock;
+using namespace verbena::transport::bench;
 
-constexpr uint16_t kPort = 14'791;
 constexpr uint64_t kWindowBytes = 1 << 20;
-constexpr uint32_t kPacketsPerTurn = 32;
-// BTH, RETH, 8 bytes, ICRC.
-constexpr uint32_t kSmallBytes = 12 + 16 + 8 + 4;
-
-int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
-      .count();
-}
-
-void PinTo(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  sched_setaffinity(0, sizeof set, &set);
-}
-
-[[noreturn]] void Die(const std::string& text) {
-  fprintf(stderr, "udp_port_bench: %s\n", text.c_str());
-  exit(1);
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-
-struct Where {
-  Gid from = Gid::FromIpv4(0x7f4d0001);  // 127.77.0.1
-  Gid to = Gid::FromIpv4(0x7f4d0002);
-};
-
-// One end of a link of either kind.
-class End {
- public:
-  virtual ~End() = default;
-  // Sends `count` packets.
-  virtual void Send(uint32_t count) = 0;
-  // How many packets came; 0: none now.
-  virtual uint32_t Receive() = 0;
-};
-
-class PortEnd final : public End {
- public:
-  PortEnd(PortPreference preference, const Gid& own, const Gid& peer, uint32_t packet_bytes)
-      : bytes_(packet_bytes - wire::kIcrcBytes) {
-    UdpPortError error;
-    port_ = OpenUdpPort({.addresses = {{own}}, .port = kPort}, preference, &error);
-    if (port_ == nullptr) Die(error.text);
-    packet_.address.source = own;
-    packet_.address.destination = peer;
-    packet_.address.destination_port = kPort;
-    packet_.bytes = bytes_.data();
-    packet_.length = static_cast<uint32_t>(bytes_.size());
-  }
-  void Send(uint32_t count) override {
-    for (uint32_t i = 0; i < count; ++i) {
-      while (!port_->Send({}, packet_)) port_->Flush({});
-    }
-    port_->Flush({});
-  }
-  uint32_t Receive() override {
-    InPacket got;
-    uint32_t count = 0;
-    while (count < kPacketsPerTurn && port_->Receive({}, &got)) {
-      uint16_t ip_id = 0;
-      if (wire::VerifyIcrc(got.address, got.expected_ip_id, got.bytes, got.length, &ip_id) !=
-          wire::IcrcCheck::kExact) {
-        Die("a packet with a wrong ICRC");
-      }
-      ++count;
-    }
-    return count;
-  }
-
- private:
-  std::vector<std::byte> bytes_;
-  std::unique_ptr<UdpPort> port_;
-  OutPacket packet_;
-};
-
-class SocketEnd final : public End {
- public:
-  SocketEnd(bool batches, const Gid& own, const Gid& peer, uint32_t packet_bytes)
-      : batches_(batches), packet_bytes_(packet_bytes), buffer_(1 << 16), incoming_(1 << 16) {
-    UdpPortError error;
-    if (!OpenEndpoint({own}, {.addresses = {}, .port = kPort}, &endpoint_, &error)) Die(error.text);
-    const int gro = batches ? 1 : 0;
-    setsockopt(endpoint_.fd, SOL_UDP, UDP_GRO, &gro, sizeof gro);
-    to_ = MakeSocketAddress(peer, kPort, endpoint_.address.interface_index);
-  }
-  ~SocketEnd() override { close(endpoint_.fd); }
-  void Send(uint32_t count) override {
-    const uint32_t most =
-        batches_ ? std::min<uint32_t>(kBatchSegmentsMax, kBatchBytesMax / packet_bytes_) : 1;
-    while (count > 0) {
-      const uint32_t now = std::min(count, most);
-      iovec part{buffer_.data(), now * packet_bytes_};
-      alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(uint16_t))> control{};
-      msghdr message{};
-      message.msg_name = to_.get();
-      message.msg_namelen = to_.length;
-      message.msg_iov = &part;
-      message.msg_iovlen = 1;
-      if (now > 1) {
-        message.msg_control = control.data();
-        message.msg_controllen = control.size();
-        cmsghdr* item = CMSG_FIRSTHDR(&message);
-        item->cmsg_level = SOL_UDP;
-        item->cmsg_type = UDP_SEGMENT;
-        item->cmsg_len = CMSG_LEN(sizeof(uint16_t));
-        const auto segment = static_cast<uint16_t>(packet_bytes_);
-        memcpy(CMSG_DATA(item), &segment, sizeof segment);
-      }
-      if (sendmsg(endpoint_.fd, &message, 0) < 0) Die(std::string("sendmsg: ") + strerror(errno));
-      count -= now;
-    }
-  }
-  uint32_t Receive() override {
-    const ssize_t got = recv(endpoint_.fd, incoming_.data(), incoming_.size(), MSG_DONTWAIT);
-    return got <= 0 ? 0 : static_cast<uint32_t>(got) / packet_bytes_;
-  }
-
- private:
-  const bool batches_;
-  const uint32_t packet_bytes_;
-  std::vector<char> buffer_, incoming_;
-  Endpoint endpoint_;
-  SocketAddress to_;
-};
-
-using MakeEnd =
-    std::function<std::unique_ptr<End>(const Gid& own, const Gid& peer, uint32_t bytes)>;
-
-struct Kind {
-  std::string name;
-  MakeEnd make;
-};
 
 // Two threads; GB/s of payload.
 double MeasureBandwidth(const Kind& kind, const Where& where, uint32_t payload_bytes, int ms) {
@@ -260,48 +116,12 @@ double MeasureEmptyReceive(const Kind& kind, const Where& where, int ms) {
   return static_cast<double>(now_ns - begin_ns) / static_cast<double>(calls);
 }
 
-// Median round trip, µs.
-double MeasureRoundTrip(const Kind& kind, const Where& where, int ms) {
-  auto near = kind.make(where.from, where.to, kSmallBytes);
-  auto far = kind.make(where.to, where.from, kSmallBytes);
-  std::atomic<bool> stop{false};
-  std::thread other([&] {
-    PinTo(1);
-    while (!stop.load(std::memory_order_relaxed)) {
-      if (far->Receive() > 0) far->Send(1);
-    }
-  });
-  PinTo(0);
-  std::vector<double> trips;
-  const int64_t end_ns = NowNs() + int64_t{ms} * 1'000'000;
-  for (int64_t begin_ns = NowNs(); begin_ns < end_ns;) {
-    near->Send(1);
-    while (near->Receive() == 0) {
-    }
-    const int64_t now_ns = NowNs();
-    trips.push_back(static_cast<double>(now_ns - begin_ns) / 1000);
-    begin_ns = now_ns;
-  }
-  stop = true;
-  other.join();
-  return Median(trips);
-}
-
 Gid ParseGid(const char* text) {
   uint32_t v4 = 0;
   if (inet_pton(AF_INET, text, &v4) == 1) return Gid::FromIpv4(ntohl(v4));
   Gid gid;
   if (inet_pton(AF_INET6, text, gid.raw.data()) != 1) Die(std::string("no address: ") + text);
   return gid;
-}
-
-void PrintFigure(const std::string& figure, double value, const char* unit,
-                 const std::string& reference, double reference_value, double goal,
-                 const char* sense) {
-  printf(
-      "{\"figure\": \"%s\", \"value\": %.3f, \"unit\": \"%s\", \"reference\": \"%s\", "
-      "\"reference_value\": %.3f, \"goal\": %.2f, \"sense\": \"%s\"}\n",
-      figure.c_str(), value, unit, reference.c_str(), reference_value, goal, sense);
 }
 
 }  // namespace
@@ -316,22 +136,12 @@ int main(int argc, char** argv) {
     if (option == "--from") where.from = ParseGid(argv[i + 1]);
     if (option == "--to") where.to = ParseGid(argv[i + 1]);
   }
-  auto sockets = [](bool batches) {
-    return [batches](const Gid& own, const Gid& peer, uint32_t bytes) -> std::unique_ptr<End> {
-      return std::make_unique<SocketEnd>(batches, own, peer, bytes);
-    };
-  };
-  auto ports = [](PortPreference preference) {
-    return [preference](const Gid& own, const Gid& peer, uint32_t bytes) -> std::unique_ptr<End> {
-      return std::make_unique<PortEnd>(preference, own, peer, bytes);
-    };
-  };
-  std::vector<Kind> kinds = {{"single", sockets(false)},
-                             {"bare", sockets(true)},
-                             {"epoll port", ports(PortPreference::kEpoll)}};
+  std::vector<Kind> kinds = {SocketKind("single", false), SocketKind("bare", true),
+                             PortKind("epoll port", PortPreference::kEpoll)};
   UdpPortError error;
-  if (OpenUdpPort({.addresses = {{where.from}}, .port = kPort}, PortPreference::kUring, &error)) {
-    kinds.push_back({"io_uring port", ports(PortPreference::kUring)});
+  if (OpenUdpPort({.addresses = {{where.from}}, .port = kBenchPort}, PortPreference::kUring,
+                  &error)) {
+    kinds.push_back(PortKind("io_uring port", PortPreference::kUring));
   } else {
     printf("no io_uring port: %s\n", error.text.c_str());
   }

@@ -1,0 +1,394 @@
+// The round trip of an 8-byte RC WRITE between two whole NICs that spin, against a UDP ping-pong by
+// hand in the same run.
+//
+//   nic_round_trip [--rounds N] [--ms N]
+//
+// perftest can't measure it on two cores: two daemons and two clients that spin are four threads.
+// Here a thread is a host: a device on a UDP port, turned as the daemon turns it, and its client,
+// which posts to a ring, waits for the peer's WRITE to arrive in its memory, and answers. Memory is
+// copied by memcpy. So it has all that a NIC does for a message, and not what lies between
+// processes: process_vm_* and cache lines that cross cores.
+//
+// "acknowledged": the ping-pong with two packets each way, as an RC message is acknowledged before
+// its client can answer it; the least that sockets take for what the NICs send.
+//
+// Rounds of all kinds alternate; medians. Prints a table, and a line of JSON for each figure.
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/check.h"
+#include "softnic/device/test_world.h"
+#include "transport/port/udp/open_udp_port.h"
+#include "transport/port/udp/udp_bench_util.h"
+
+namespace {
+
+using namespace verbena;
+using namespace verbena::softnic;
+using namespace verbena::softnic::testing;
+using namespace verbena::transport;
+using namespace verbena::transport::bench;
+
+// Of a round trip. A packet lost is sent again after half a second.
+constexpr int64_t kPatienceNs = 5'000'000'000;
+// More than the send queue holds, so that a retransmission finds the bytes of its first sending.
+constexpr size_t kOutboxWords = 64;
+constexpr uint32_t kHostNumber = 0x4d0000;  // TestWorld's addresses: 127.77.0.1 and on
+
+// Copies within the process, one request after the other. Allocates nothing once it is warm.
+class MemcpyDma final : public SteppedDma {
+ public:
+  int AddRegion(SessionId session, uint64_t addr, uint64_t length, uint32_t access,
+                MemoryId* out) override {
+    regions_.push_back({addr, length});
+    *out = static_cast<MemoryId>(regions_.size());  // from 1: kNoMemory is 0
+    return 0;
+  }
+  void RemoveRegion(MemoryId region) override { regions_[region - 1] = {}; }
+  const char* BackendName(MemoryId region) const override { return "memcpy"; }
+  void Submit(uint64_t stream, uint64_t cookie, const DmaRequest& request) override {
+    VERBENA_CHECK(request.kind == DmaRequest::Kind::kCopy && request.prefix_bytes == 0);
+    Job& job = NewJob(cookie, false);
+    job.status = DmaStatus::kOk;
+    const Payload& source = request.source;
+    if (source.segments == nullptr) {
+      source.AppendTo(&job.bytes);
+    } else if (!Resolve(source.segments, source.segment_count, source.offset, source.length,
+                        &job.from)) {
+      job.status = DmaStatus::kSourceFault;
+    }
+    for (uint32_t i = 0; i < request.local_piece_count; ++i) {
+      job.to.push_back({request.local_pieces[i].to, request.local_pieces[i].bytes});
+    }
+    if (request.local_piece_count == 0 &&
+        !Resolve(request.destination, request.destination_count, request.destination_offset,
+                 source.length, &job.to)) {
+      job.status = DmaStatus::kDestinationFault;
+    }
+  }
+  void Fence(SessionId session, uint64_t cookie) override { NewJob(cookie, true); }
+
+  bool Step(DeviceCore& device, Instant now) override {
+    if (first_ == used_) return false;
+    // By reference: a deque that grows at its end leaves it where it is.
+    Job& job = jobs_[first_++];
+    if (job.is_fence) {
+      device.OnDmaFence(now, job.cookie);
+    } else {
+      if (job.status == DmaStatus::kOk) Copy(job);
+      device.OnDmaDone(now, job.cookie, job.status, 0);
+    }
+    if (first_ == used_) first_ = used_ = 0;
+    return true;
+  }
+
+ private:
+  struct Region {
+    uint64_t addr = 0, length = 0;
+  };
+  struct Piece {
+    std::byte* at;
+    uint32_t bytes;
+  };
+  struct Job {
+    bool is_fence = false;
+    uint64_t cookie = 0;
+    DmaStatus status = DmaStatus::kOk;
+    std::vector<std::byte> bytes;  // or, if empty, `from`
+    std::vector<Piece> from, to;
+  };
+
+  Job& NewJob(uint64_t cookie, bool is_fence) {
+    if (used_ == jobs_.size()) jobs_.emplace_back();
+    Job& job = jobs_[used_++];
+    job.is_fence = is_fence;
+    job.cookie = cookie;
+    job.bytes.clear();
+    job.from.clear();
+    job.to.clear();
+    return job;
+  }
+
+  // False: some of it is in no region.
+  bool Resolve(const DmaSegment* segments, uint32_t count, uint64_t offset, uint64_t length,
+               std::vector<Piece>* out) const {
+    for (uint32_t i = 0; i < count && length > 0; ++i) {
+      const DmaSegment& segment = segments[i];
+      const uint64_t skipped = std::min<uint64_t>(offset, segment.length);
+      const uint64_t bytes = std::min<uint64_t>(length, segment.length - skipped);
+      const uint64_t addr = segment.addr + skipped;
+      offset -= skipped;
+      length -= bytes;
+      if (bytes == 0) continue;
+      if (segment.memory == kNoMemory || segment.memory > regions_.size()) return false;
+      const Region& region = regions_[segment.memory - 1];
+      if (addr < region.addr || addr + bytes > region.addr + region.length) return false;
+      out->push_back({reinterpret_cast<std::byte*>(addr), static_cast<uint32_t>(bytes)});
+    }
+    return length == 0;
+  }
+
+  static void Copy(Job& job) {
+    if (!job.bytes.empty()) {
+      job.from.push_back({job.bytes.data(), static_cast<uint32_t>(job.bytes.size())});
+    }
+    size_t next = 0;
+    for (Piece to : job.to) {
+      while (to.bytes > 0) {
+        Piece& from = job.from[next];
+        const uint32_t bytes = std::min(to.bytes, from.bytes);
+        std::memcpy(to.at, from.at, bytes);
+        to = {to.at + bytes, to.bytes - bytes};
+        from = {from.at + bytes, from.bytes - bytes};
+        if (from.bytes == 0) ++next;
+      }
+    }
+  }
+
+  std::vector<Region> regions_;
+  std::deque<Job> jobs_;
+  size_t first_ = 0, used_ = 0;
+};
+
+// A machine with one NIC and one client, in one thread. Which thread, may change.
+class Host {
+ public:
+  Host(uint32_t number, PortPreference preference)
+      : address_(TestWorld::GidOf(kHostNumber + number)), world_(0, {}, MakeTransport, &dma_) {
+    UdpPortError error;
+    port_ = OpenUdpPort({.addresses = {{address_}}}, preference, &error);
+    if (port_ == nullptr) Die(error.text);
+    ReadClock();
+    world_.device->AddNic(TestWorld::ConfigOf(kHostNumber + number));
+    world_.device->AttachPort(0, port_.get());
+    client_ = &world_.AddClient(0);
+    mr_ = client_->MustRegMr(&memory_, sizeof memory_, access::kLocalWrite | access::kRemoteWrite);
+    cq_ = client_->MustCreateCq();
+    qp_ = client_->MustCreateQp(Service::kRc, cq_);
+  }
+  ~Host() { world_.device->AttachPort(0, nullptr); }
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  void Connect(const Host& peer) {
+    VERBENA_CHECK(client_->ToInit(qp_, Service::kRc) == 0);
+    VERBENA_CHECK(client_->ToRtr(qp_, Service::kRc, peer.address_, peer.qp_.qpn) == 0);
+    namespace mask = shm::qp_mask;
+    shm::QpAttr attr{};
+    attr.qp_state = static_cast<uint32_t>(QpState::kRts);
+    attr.sq_psn = 0x123456;  // what ToRtr expects
+    // A peer whose core is taken from it is no reason to send again, or to give up.
+    attr.timeout = 17;
+    attr.retry_cnt = 7;
+    attr.rnr_retry = 7;
+    attr.max_rd_atomic = 4;
+    VERBENA_CHECK(client_->Modify(qp_, attr,
+                                  mask::kState | mask::kSqPsn | mask::kTimeout | mask::kRetryCnt |
+                                      mask::kRnrRetry | mask::kMaxQpRdAtomic) == 0);
+    write_ = MakeWqe(shm::WrOpcode::kRdmaWrite, 0);
+    write_.remote_addr = reinterpret_cast<uint64_t>(&peer.memory_.inbox);
+    write_.rkey = peer.mr_.rkey;
+    write_.num_sge = 1;
+  }
+
+  // Posts the next WRITE, of the number it has, and rings. From memory, not inline: as perftest
+  // does with a device it does not know.
+  void Write() {
+    uint64_t& word = memory_.outbox[++posted_ % kOutboxWords];
+    word = posted_;
+    auto* entry = static_cast<std::byte*>(qp_.sq.Reserve());
+    if (entry == nullptr) Die("the send queue is full");
+    write_.wr_id = posted_;
+    const shm::Sge sge = SgeOf(&word, sizeof word, mr_.lkey);
+    std::memcpy(entry, &write_, sizeof write_);
+    std::memcpy(entry + sizeof write_, &sge, sizeof sge);
+    qp_.sq.Publish();
+    world_.device->OnDoorbell(world_.now, client_->id, qp_.reply.sq.doorbell);
+  }
+
+  // Whether the peer's next WRITE has come.
+  bool HasArrived() {
+    const uint64_t word = std::atomic_ref(memory_.inbox).load(std::memory_order_relaxed);
+    if (word == arrived_) return false;
+    if (word != ++arrived_) Die("memory holds what no WRITE put there");
+    return true;
+  }
+
+  // Takes what completed.
+  void Poll() {
+    while (std::optional<Wc> wc = client_->Poll(cq_)) {
+      if (wc->status != WcStatus::kSuccess || wc->wr_id != ++completed_) {
+        Die("WRITE " + std::to_string(wc->wr_id) + " of " + std::to_string(posted_) +
+            " ended with status " + std::to_string(static_cast<int>(wc->status)));
+      }
+    }
+  }
+  uint64_t posted() const { return posted_; }
+  uint64_t completed() const { return completed_; }
+  uint64_t arrived() const { return arrived_; }
+
+  // A turn of the shard (softnic/engine/shard.cc), in its order; the one reading of the clock.
+  void Turn() {
+    ReadClock();
+    const Instant now = world_.now;
+    DeviceCore& device = *world_.device;
+    bool worked = device.PollPorts(now, kPacketsPerTurn);
+    const Instant due = device.PollTimeout();
+    if (!due.IsNever() && due <= now) {
+      device.OnTimeout(now);
+      worked = true;
+    }
+    bool is_busy = device.Run(now, kPdusPerTurn);
+    bool has_moved = false;
+    while (dma_.Step(device, now)) has_moved = true;
+    if (has_moved) is_busy = device.Run(now, kPdusPerTurn);
+    is_busy |= device.FlushPorts(now);
+    if (!worked && !has_moved && !is_busy) __builtin_ia32_pause();
+  }
+  int64_t now_ns() const { return world_.now.ns; }
+
+ private:
+  // The shard's.
+  static constexpr uint32_t kPdusPerTurn = 64;
+  static constexpr uint32_t kPacketsPerTurn = 64;
+
+  void ReadClock() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    world_.now = {t.tv_sec * 1'000'000'000ll + t.tv_nsec};
+  }
+
+  struct Memory {
+    alignas(64) uint64_t inbox = 0;
+    alignas(64) std::array<uint64_t, kOutboxWords> outbox{};
+  };
+
+  const Gid address_;
+  Memory memory_;
+  std::unique_ptr<UdpPort> port_;
+  MemcpyDma dma_;
+  TestWorld world_;
+  TestClient* client_ = nullptr;
+  TestMr mr_;
+  TestCq cq_;
+  TestQp qp_;
+  shm::SendWqe write_{};
+  uint64_t posted_ = 0, completed_ = 0, arrived_ = 0;
+};
+
+// Median, µs.
+double MeasureNics(PortPreference preference, int ms) {
+  Host near(0, preference), far(1, preference);
+  near.Connect(far);
+  far.Connect(near);
+  alignas(64) std::atomic<uint64_t> far_completed{0};
+  alignas(64) std::atomic<bool> stop{false};
+  std::atomic<bool> is_up{false};
+  std::thread other([&] {
+    PinTo(1);
+    is_up = true;
+    is_up.notify_one();
+    while (!stop.load(std::memory_order_relaxed)) {
+      far.Turn();
+      if (far.HasArrived()) far.Write();
+      far.Poll();
+      far_completed.store(far.completed(), std::memory_order_relaxed);
+    }
+  });
+  PinTo(0);
+  is_up.wait(false);
+  std::vector<double> trips;
+  const int64_t end_ns = NowNs() + int64_t{ms} * 1'000'000;
+  for (int64_t begin_ns = NowNs(); begin_ns < end_ns;) {
+    near.Write();
+    for (bool has_arrived = false; !has_arrived; has_arrived = near.HasArrived()) {
+      near.Turn();
+      if (near.now_ns() > begin_ns + kPatienceNs) Die("no answer");
+    }
+    const int64_t now_ns = NowNs();
+    trips.push_back(static_cast<double>(now_ns - begin_ns) / 1000);
+    begin_ns = now_ns;
+    near.Poll();
+  }
+  // Both go on until both have what they wait for: an acknowledgement may be lost.
+  const uint64_t count = trips.size();
+  while (near.completed() < count || far_completed.load(std::memory_order_relaxed) < count) {
+    near.Turn();
+    near.Poll();
+    if (near.now_ns() > end_ns + 2 * kPatienceNs) Die("no completion");
+  }
+  stop = true;
+  other.join();
+  for (uint64_t seen : {near.posted(), near.arrived(), near.completed(), far.posted(),
+                        far.arrived(), far.completed()}) {
+    if (seen != count) Die("as many WRITEs and completions as round trips were expected");
+  }
+  return Median(trips);
+}
+
+struct Row {
+  std::string name;
+  std::function<double()> measure;
+  std::vector<double> values{};
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int rounds = 5, ms = 300;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string option = argv[i];
+    if (option == "--rounds") rounds = std::max(1, atoi(argv[i + 1]));
+    if (option == "--ms") ms = std::max(1, atoi(argv[i + 1]));
+  }
+  const Where where;
+  auto link = [&](const Kind& kind, uint32_t packets) -> Row {
+    return {kind.name + (packets == 1 ? "" : ", acknowledged"),
+            [=] { return MeasureRoundTrip(kind, where, ms, packets); }};
+  };
+  const Kind sockets = SocketKind("UDP ping-pong", false);
+  std::vector<Row> rows = {link(sockets, 1), link(sockets, 2)};
+  constexpr size_t kFirstPort = 2;
+  auto add = [&](const std::string& name, PortPreference preference) {
+    UdpPortError error;
+    if (OpenUdpPort({.addresses = {{where.from}}}, preference, &error) == nullptr) {
+      printf("no %s port: %s\n", name.c_str(), error.text.c_str());
+      return;
+    }
+    rows.push_back(link(PortKind(name + " port alone", preference), 1));
+    rows.push_back({name + " NIC", [=] { return MeasureNics(preference, ms); }});
+  };
+  add("epoll", PortPreference::kEpoll);
+  add("io_uring", PortPreference::kUring);
+  for (int round = 0; round < rounds; ++round) {
+    for (Row& row : rows) row.values.push_back(row.measure());
+  }
+  std::vector<double> medians;
+  for (const Row& row : rows) medians.push_back(Median(row.values));
+  printf("%-30s %9s %10s %14s\n", "round trip, 8 B, spinning", "us", "/ ping-pong",
+         "/ acknowledged");
+  for (size_t i = 0; i < rows.size(); ++i) {
+    printf("%-30s %9.3f %10.2f %14.2f\n", rows[i].name.c_str(), medians[i], medians[i] / medians[0],
+           medians[i] / medians[1]);
+  }
+  for (size_t i = kFirstPort + 1; i < rows.size(); i += 2) {
+    const std::string figure = "two NICs, " + rows[i].name.substr(0, rows[i].name.size() - 4) +
+                               " ports, 8 B WRITE, round trip";
+    PrintFigure(figure, medians[i], "us", "UDP ping-pong, spinning", medians[0], 1.5);
+    PrintFigure(figure, medians[i], "us", "UDP ping-pong with acknowledgements", medians[1], {});
+  }
+  return rows.size() > kFirstPort ? 0 : 1;
+}

@@ -1,0 +1,201 @@
+#include "transport/port/udp/udp_bench_util.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "transport/port/udp/udp_options.h"
+#include "transport/wire/icrc.h"
+
+namespace verbena::transport::bench {
+namespace {
+
+class PortEnd final : public End {
+ public:
+  PortEnd(PortPreference preference, const Gid& own, const Gid& peer, uint32_t packet_bytes)
+      : bytes_(packet_bytes - wire::kIcrcBytes) {
+    UdpPortError error;
+    port_ = OpenUdpPort({.addresses = {{own}}, .port = kBenchPort}, preference, &error);
+    if (port_ == nullptr) Die(error.text);
+    packet_.address.source = own;
+    packet_.address.destination = peer;
+    packet_.address.destination_port = kBenchPort;
+    packet_.bytes = bytes_.data();
+    packet_.length = static_cast<uint32_t>(bytes_.size());
+  }
+  void Send(uint32_t count) override {
+    for (uint32_t i = 0; i < count; ++i) {
+      while (!port_->Send({}, packet_)) port_->Flush({});
+    }
+    port_->Flush({});
+  }
+  uint32_t Receive() override {
+    InPacket got;
+    uint32_t count = 0;
+    while (count < kPacketsPerTurn && port_->Receive({}, &got)) {
+      uint16_t ip_id = 0;
+      if (wire::VerifyIcrc(got.address, got.expected_ip_id, got.bytes, got.length, &ip_id) !=
+          wire::IcrcCheck::kExact) {
+        Die("a packet with a wrong ICRC");
+      }
+      ++count;
+    }
+    return count;
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::unique_ptr<UdpPort> port_;
+  OutPacket packet_;
+};
+
+class SocketEnd final : public End {
+ public:
+  SocketEnd(bool batches, const Gid& own, const Gid& peer, uint32_t packet_bytes)
+      : batches_(batches), packet_bytes_(packet_bytes), buffer_(1 << 16), incoming_(1 << 16) {
+    UdpPortError error;
+    if (!OpenEndpoint({own}, {.addresses = {}, .port = kBenchPort}, &endpoint_, &error))
+      Die(error.text);
+    const int gro = batches ? 1 : 0;
+    setsockopt(endpoint_.fd, SOL_UDP, UDP_GRO, &gro, sizeof gro);
+    to_ = MakeSocketAddress(peer, kBenchPort, endpoint_.address.interface_index);
+  }
+  ~SocketEnd() override { close(endpoint_.fd); }
+  void Send(uint32_t count) override {
+    const uint32_t most =
+        batches_ ? std::min<uint32_t>(kBatchSegmentsMax, kBatchBytesMax / packet_bytes_) : 1;
+    while (count > 0) {
+      const uint32_t now = std::min(count, most);
+      iovec part{buffer_.data(), now * packet_bytes_};
+      alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(uint16_t))> control{};
+      msghdr message{};
+      message.msg_name = to_.get();
+      message.msg_namelen = to_.length;
+      message.msg_iov = &part;
+      message.msg_iovlen = 1;
+      if (now > 1) {
+        message.msg_control = control.data();
+        message.msg_controllen = control.size();
+        cmsghdr* item = CMSG_FIRSTHDR(&message);
+        item->cmsg_level = SOL_UDP;
+        item->cmsg_type = UDP_SEGMENT;
+        item->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+        const auto segment = static_cast<uint16_t>(packet_bytes_);
+        memcpy(CMSG_DATA(item), &segment, sizeof segment);
+      }
+      if (sendmsg(endpoint_.fd, &message, 0) < 0) Die(std::string("sendmsg: ") + strerror(errno));
+      count -= now;
+    }
+  }
+  uint32_t Receive() override {
+    const ssize_t got = recv(endpoint_.fd, incoming_.data(), incoming_.size(), MSG_DONTWAIT);
+    return got <= 0 ? 0 : static_cast<uint32_t>(got) / packet_bytes_;
+  }
+
+ private:
+  const bool batches_;
+  const uint32_t packet_bytes_;
+  std::vector<char> buffer_, incoming_;
+  Endpoint endpoint_;
+  SocketAddress to_;
+};
+
+}  // namespace
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void PinTo(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  sched_setaffinity(0, sizeof set, &set);
+}
+
+void Die(const std::string& text) {
+  fprintf(stderr, "%s: %s\n", program_invocation_short_name, text.c_str());
+  exit(1);
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2),
+                   values.end());
+  return values[values.size() / 2];
+}
+
+Kind SocketKind(std::string name, bool batches) {
+  return {std::move(name),
+          [batches](const Gid& own, const Gid& peer, uint32_t bytes) -> std::unique_ptr<End> {
+            return std::make_unique<SocketEnd>(batches, own, peer, bytes);
+          }};
+}
+
+Kind PortKind(std::string name, PortPreference preference) {
+  return {std::move(name),
+          [preference](const Gid& own, const Gid& peer, uint32_t bytes) -> std::unique_ptr<End> {
+            return std::make_unique<PortEnd>(preference, own, peer, bytes);
+          }};
+}
+
+double MeasureRoundTrip(const Kind& kind, const Where& where, int ms, uint32_t packets) {
+  auto near = kind.make(where.from, where.to, kSmallBytes);
+  auto far = kind.make(where.to, where.from, kSmallBytes);
+  auto send = [packets](End* end) {
+    for (uint32_t i = 0; i < packets; ++i) end->Send(1);
+  };
+  std::atomic<bool> stop{false};
+  std::atomic<bool> is_up{false};
+  std::thread other([&] {
+    PinTo(1);
+    is_up = true;
+    is_up.notify_one();
+    uint32_t got = 0;
+    while (!stop.load(std::memory_order_relaxed)) {
+      got += far->Receive();
+      if (got < packets) continue;
+      got -= packets;
+      send(far.get());
+    }
+  });
+  PinTo(0);
+  is_up.wait(false);
+  std::vector<double> trips;
+  const int64_t end_ns = NowNs() + int64_t{ms} * 1'000'000;
+  for (int64_t begin_ns = NowNs(); begin_ns < end_ns;) {
+    send(near.get());
+    for (uint32_t got = 0; got < packets;) got += near->Receive();
+    const int64_t now_ns = NowNs();
+    trips.push_back(static_cast<double>(now_ns - begin_ns) / 1000);
+    begin_ns = now_ns;
+  }
+  stop = true;
+  other.join();
+  return Median(trips);
+}
+
+void PrintFigure(const std::string& figure, double value, const char* unit,
+                 const std::string& reference, double reference_value, std::optional<double> goal,
+                 const char* sense) {
+  printf(
+      "{\"figure\": \"%s\", \"value\": %.3f, \"unit\": \"%s\", \"reference\": \"%s\", "
+      "\"reference_value\": %.3f",
+      figure.c_str(), value, unit, reference.c_str(), reference_value);
+  if (goal.has_value()) printf(", \"goal\": %.2f, \"sense\": \"%s\"", *goal, sense);
+  printf("}\n");
+}
+
+}  // namespace verbena::transport::bench

@@ -1,0 +1,66 @@
+// What benchmarks over UDP share: the two ends of a link, by sockets used by hand or by a port, and
+// the round trip between them, which is what a NIC's is compared with.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/types.h"
+#include "transport/port/udp/open_udp_port.h"
+
+namespace verbena::transport::bench {
+
+// Not that of RoCEv2: a NIC may be up on the machine.
+inline constexpr uint16_t kBenchPort = 14'791;
+inline constexpr uint32_t kPacketsPerTurn = 32;
+// BTH, RETH, 8 bytes, ICRC.
+inline constexpr uint32_t kSmallBytes = 12 + 16 + 8 + 4;
+
+int64_t NowNs();
+void PinTo(int cpu);
+double Median(std::vector<double> values);
+// Ends the program with a sentence.
+[[noreturn]] void Die(const std::string& text);
+
+struct Where {
+  Gid from = Gid::FromIpv4(0x7f4d0001);  // 127.77.0.1
+  Gid to = Gid::FromIpv4(0x7f4d0002);
+};
+
+// One end of a link of either kind.
+class End {
+ public:
+  virtual ~End() = default;
+  // Sends `count` packets.
+  virtual void Send(uint32_t count) = 0;
+  // How many packets came; 0: none now.
+  virtual uint32_t Receive() = 0;
+};
+
+using MakeEnd =
+    std::function<std::unique_ptr<End>(const Gid& own, const Gid& peer, uint32_t bytes)>;
+
+struct Kind {
+  std::string name;
+  MakeEnd make;
+};
+
+// A socket; `batches`: with UDP_SEGMENT and UDP_GRO, else a system call for each packet.
+Kind SocketKind(std::string name, bool batches);
+// A port, which computes and checks every ICRC.
+Kind PortKind(std::string name, PortPreference preference);
+
+// Two threads that spin, a core each; median, µs. `packets` go each way, handed over one by one: 2
+// is what a reliable service makes of a message, which is acknowledged before it is answered.
+double MeasureRoundTrip(const Kind& kind, const Where& where, int ms, uint32_t packets = 1);
+
+// A line of JSON for tools/bench; without a goal the figure is there for information.
+void PrintFigure(const std::string& figure, double value, const char* unit,
+                 const std::string& reference, double reference_value, std::optional<double> goal,
+                 const char* sense = "<=");
+
+}  // namespace verbena::transport::bench
