@@ -234,6 +234,21 @@ TEST_P(Wire, PacketsOfABatchAreOneCopy) {
   }
 }
 
+TEST_P(Wire, KnowsThatItIsAmidAMessage) {
+  Connect(Service::kRc);
+  EXPECT_FALSE(a->device->IsMidMessage());
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  a->Settle();  // the window is smaller than the message
+  a->device->FlushPorts(a->now);
+  EXPECT_TRUE(a->device->IsMidMessage());
+  EXPECT_FALSE(b->device->IsMidMessage());
+  b->device->PollPorts(b->now, 16);
+  EXPECT_TRUE(b->device->IsMidMessage());
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  EXPECT_FALSE(a->device->IsMidMessage());
+  EXPECT_FALSE(b->device->IsMidMessage());
+}
+
 TEST_P(Wire, SendsOfManyPacketsBringTheirImmediateAndInvalidation) {
   Connect(Service::kRc);
   constexpr uint32_t kLength = 5 * 4096 + 100;

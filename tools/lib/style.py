@@ -6,6 +6,7 @@ A rule is a function from a tree to violations ("path:line: text"). The rules ar
 planted violations in style_test.py.
 """
 
+import json
 import pathlib
 import re
 import sys
@@ -142,6 +143,16 @@ def folder_readmes(root):
             yield f"{folder}/README.md is longer than {FOLDER_README_LINES_MAX} lines"
 
 
+def mutation_places(root):
+    """tests/mutation/run takes long and runs seldom; a place that moved is to be known at once."""
+    listed = root / "tests/mutation/mutations.json"
+    for mutation in json.loads(listed.read_text(encoding="utf-8")) if listed.exists() else []:
+        path = root / mutation["file"]
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text.count(mutation["from"]) != 1:
+            yield f"{mutation['file']}: holds not exactly one {mutation['from']!r}"
+
+
 def shim_layering(root):
     """The shims live in other people's processes: no Abseil, Boost, liburing, iostreams."""
     pattern = re.compile(r'#include\s*[<"](absl/|boost/|liburing|iostream|thread>|regex)')
@@ -162,6 +173,7 @@ RULES = [
     ("every header says what it is for", purpose_lines),
     ("no open ends are marked in code", open_ends),
     ("every top folder has a short README", folder_readmes),
+    ("every mutation of tests/mutation has its place", mutation_places),
     ("the shims include nothing that hosts could have in another version", shim_layering),
 ]
 

@@ -1,5 +1,6 @@
 """Every style rule finds a violation planted for it, and leaves its legal neighbour alone."""
 
+import json
 import pathlib
 import sys
 import tempfile
@@ -28,6 +29,14 @@ class StyleTest(unittest.TestCase):
 
     def found(self, rule):
         return list(rule(self.root))
+
+    def test_mutations_whose_place_is_gone(self):
+        self.assertEqual(self.found(style.mutation_places), [])
+        self.plant("softnic/a.cc", "int a = 1;\nint b = 2;\nint c = 2;\n")
+        self.plant("tests/mutation/mutations.json", json.dumps(
+            [{"file": "softnic/a.cc", "from": "= 1;"}, {"file": "softnic/a.cc", "from": "= 2;"},
+             {"file": "softnic/a.cc", "from": "= 3;"}, {"file": "softnic/gone.cc", "from": "x"}]))
+        self.assertEqual(len(self.found(style.mutation_places)), 3)
 
     def test_each_ban(self):
         bad = ["auto t = std::chrono::steady_clock::now();", "std::random_device d;",
