@@ -21,7 +21,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -31,6 +30,7 @@
 
 #include "core/base/check.h"
 #include "softnic/device/test_world.h"
+#include "tests/simulation/dma.h"
 #include "transport/port/udp/open_udp_port.h"
 #include "transport/port/udp/udp_bench_util.h"
 
@@ -48,119 +48,23 @@ constexpr int64_t kPatienceNs = 5'000'000'000;
 constexpr size_t kOutboxWords = 64;
 constexpr uint32_t kHostNumber = 0x4d0000;  // TestWorld's addresses: 127.77.0.1 and on
 
-// Copies within the process, one request after the other. Allocates nothing once it is warm.
+// The simulation's engine, which copies at once, for a TestWorld.
 class MemcpyDma final : public SteppedDma {
  public:
   int AddRegion(SessionId session, uint64_t addr, uint64_t length, uint32_t access,
                 MemoryId* out) override {
-    regions_.push_back({addr, length});
-    *out = static_cast<MemoryId>(regions_.size());  // from 1: kNoMemory is 0
-    return 0;
+    return dma_.AddRegion(session, addr, length, access, out);
   }
-  void RemoveRegion(MemoryId region) override { regions_[region - 1] = {}; }
-  const char* BackendName(MemoryId region) const override { return "memcpy"; }
+  void RemoveRegion(MemoryId region) override { dma_.RemoveRegion(region); }
+  const char* BackendName(MemoryId region) const override { return dma_.BackendName(region); }
   void Submit(uint64_t stream, uint64_t cookie, const DmaRequest& request) override {
-    VERBENA_CHECK(request.kind == DmaRequest::Kind::kCopy && request.prefix_bytes == 0);
-    Job& job = NewJob(cookie, false);
-    job.status = DmaStatus::kOk;
-    const Payload& source = request.source;
-    if (source.segments == nullptr) {
-      source.AppendTo(&job.bytes);
-    } else if (!Resolve(source.segments, source.segment_count, source.offset, source.length,
-                        &job.from)) {
-      job.status = DmaStatus::kSourceFault;
-    }
-    for (uint32_t i = 0; i < request.local_piece_count; ++i) {
-      job.to.push_back({request.local_pieces[i].to, request.local_pieces[i].bytes});
-    }
-    if (request.local_piece_count == 0 &&
-        !Resolve(request.destination, request.destination_count, request.destination_offset,
-                 source.length, &job.to)) {
-      job.status = DmaStatus::kDestinationFault;
-    }
+    dma_.Submit(stream, cookie, request);
   }
-  void Fence(SessionId session, uint64_t cookie) override { NewJob(cookie, true); }
-
-  bool Step(DeviceCore& device, Instant now) override {
-    if (first_ == used_) return false;
-    // By reference: a deque that grows at its end leaves it where it is.
-    Job& job = jobs_[first_++];
-    if (job.is_fence) {
-      device.OnDmaFence(now, job.cookie);
-    } else {
-      if (job.status == DmaStatus::kOk) Copy(job);
-      device.OnDmaDone(now, job.cookie, job.status, 0);
-    }
-    if (first_ == used_) first_ = used_ = 0;
-    return true;
-  }
+  void Fence(SessionId session, uint64_t cookie) override { dma_.Fence(session, cookie); }
+  bool Step(DeviceCore& device, Instant now) override { return dma_.Step(device, now); }
 
  private:
-  struct Region {
-    uint64_t addr = 0, length = 0;
-  };
-  struct Piece {
-    std::byte* at;
-    uint32_t bytes;
-  };
-  struct Job {
-    bool is_fence = false;
-    uint64_t cookie = 0;
-    DmaStatus status = DmaStatus::kOk;
-    std::vector<std::byte> bytes;  // or, if empty, `from`
-    std::vector<Piece> from, to;
-  };
-
-  Job& NewJob(uint64_t cookie, bool is_fence) {
-    if (used_ == jobs_.size()) jobs_.emplace_back();
-    Job& job = jobs_[used_++];
-    job.is_fence = is_fence;
-    job.cookie = cookie;
-    job.bytes.clear();
-    job.from.clear();
-    job.to.clear();
-    return job;
-  }
-
-  // False: some of it is in no region.
-  bool Resolve(const DmaSegment* segments, uint32_t count, uint64_t offset, uint64_t length,
-               std::vector<Piece>* out) const {
-    for (uint32_t i = 0; i < count && length > 0; ++i) {
-      const DmaSegment& segment = segments[i];
-      const uint64_t skipped = std::min<uint64_t>(offset, segment.length);
-      const uint64_t bytes = std::min<uint64_t>(length, segment.length - skipped);
-      const uint64_t addr = segment.addr + skipped;
-      offset -= skipped;
-      length -= bytes;
-      if (bytes == 0) continue;
-      if (segment.memory == kNoMemory || segment.memory > regions_.size()) return false;
-      const Region& region = regions_[segment.memory - 1];
-      if (addr < region.addr || addr + bytes > region.addr + region.length) return false;
-      out->push_back({reinterpret_cast<std::byte*>(addr), static_cast<uint32_t>(bytes)});
-    }
-    return length == 0;
-  }
-
-  static void Copy(Job& job) {
-    if (!job.bytes.empty()) {
-      job.from.push_back({job.bytes.data(), static_cast<uint32_t>(job.bytes.size())});
-    }
-    size_t next = 0;
-    for (Piece to : job.to) {
-      while (to.bytes > 0) {
-        Piece& from = job.from[next];
-        const uint32_t bytes = std::min(to.bytes, from.bytes);
-        std::memcpy(to.at, from.at, bytes);
-        to = {to.at + bytes, to.bytes - bytes};
-        from = {from.at + bytes, from.bytes - bytes};
-        if (from.bytes == 0) ++next;
-      }
-    }
-  }
-
-  std::vector<Region> regions_;
-  std::deque<Job> jobs_;
-  size_t first_ = 0, used_ = 0;
+  simulation::SimDma dma_{/*seed=*/0, {}};
 };
 
 // A machine with one NIC and one client, in one thread. Which thread, may change.

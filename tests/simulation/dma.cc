@@ -96,24 +96,16 @@ void SimDma::Fence(softnic::SessionId session, uint64_t cookie) {
   Schedule(std::max(now_, last_due_), index);
 }
 
-bool SimDma::Step(softnic::Device& device, Instant now, bool everything) {
+const SimDma::Job* SimDma::TakeDue(Instant now, bool everything) {
   now_ = now;
-  if (heap_.empty() || (!everything && heap_.front().due > now)) return false;
+  if (heap_.empty() || (!everything && heap_.front().due > now)) return nullptr;
   const uint32_t index = heap_.front().job;
   std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
   heap_.pop_back();
   Job& job = *jobs_[index];
   if (!job.is_fence && !job.is_done) CarryOut(job.request, &job.status, &job.original);
-  free_jobs_.push_back(index);  // the device may submit from inside the calls below
-  const uint64_t cookie = job.cookie;
-  if (job.is_fence) {
-    device.OnDmaFence(now, cookie);
-  } else {
-    const DmaStatus status = job.status;
-    const uint64_t original = job.original;
-    device.OnDmaDone(now, cookie, status, original);
-  }
-  return true;
+  free_jobs_.push_back(index);
+  return &job;
 }
 
 bool SimDma::IsReachable(const DmaSegment& segment, uint64_t from, uint64_t bytes) const {

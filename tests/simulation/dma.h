@@ -33,7 +33,20 @@ class SimDma final : public softnic::DmaEngine {
   void set_now(Instant now) { now_ = now; }
   Instant NextDue() const { return heap_.empty() ? Instant::Never() : heap_.front().due; }
   // Carries out and reports what is due, or with `everything` all there is. False: nothing.
-  bool Step(softnic::Device& device, Instant now, bool everything = false);
+  template <typename AnyDevice>  // Device, or the DeviceCore within
+  bool Step(AnyDevice& device, Instant now, bool everything = false) {
+    const Job* job = TakeDue(now, everything);
+    if (job == nullptr) return false;
+    // Copied: the device may submit from inside the calls, and the job's place is free for that.
+    const uint64_t cookie = job->cookie, original = job->original;
+    const transport::DmaStatus status = job->status;
+    if (job->is_fence) {
+      device.OnDmaFence(now, cookie);
+    } else {
+      device.OnDmaDone(now, cookie, status, original);
+    }
+    return true;
+  }
   bool IsIdle() const { return heap_.empty(); }
   uint32_t live_regions() const { return live_regions_; }
   // What the device did that it may not; empty: nothing.
@@ -72,6 +85,8 @@ class SimDma final : public softnic::DmaEngine {
   };
 
   uint32_t AllocateJob();
+  // The next job that is due, carried out; good until the next Submit. nullptr: none.
+  const Job* TakeDue(Instant now, bool everything);
   void Schedule(Instant due, uint32_t job);
   bool IsReachable(const transport::DmaSegment& segment, uint64_t from, uint64_t bytes) const;
   void CarryOut(const transport::DmaRequest& request, transport::DmaStatus* status,
