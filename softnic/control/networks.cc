@@ -61,20 +61,20 @@ std::string Networks::Open(uint32_t count, const std::string& name_prefix, uint3
   if (!watcher_.Open()) {
     return std::string("can't read this host's interfaces (netlink): ") + strerror(errno);
   }
+  mtu_max_bytes_ = mtu_bytes;
   for (const NicSpec& spec : options_.nics) {
-    std::string error = OpenSpec(spec, name_prefix, mtu_bytes, out);
+    std::string error = OpenSpec(spec, name_prefix, out);
     if (!error.empty()) return error;
   }
   if (!options_.is_wire || !options_.nics.empty()) return "";
-  return OpenLoopback(count, name_prefix, mtu_bytes, out);
+  return OpenLoopback(count, name_prefix, out);
 }
 
 std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_prefix,
-                               uint32_t mtu_bytes, std::vector<NicConfig>* out) {
+                               std::vector<NicConfig>* out) {
   const transport::InterfaceList& list = watcher_.list();
   auto network = std::make_unique<Network>();
   network->nic = static_cast<uint32_t>(out->size());
-  uint32_t path_mtu_bytes = mtu_bytes;
   Gid link_local;
   const Interface* first = nullptr;
   for (const NicAddress& address : spec.addresses) {
@@ -90,12 +90,10 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
       return "--nic ip=" + address.text +
              ": no interface of this host has this address; `ip address` lists those there are";
     }
-    uint32_t fits = transport::PathMtuFor(interface->mtu);
-    if (fits == 0) {
+    if (transport::PathMtuFor(interface->mtu) == 0) {
       return "--nic ip=" + address.text + ": the MTU of " + interface->name + ", " +
              std::to_string(interface->mtu) + ", is too small for RoCE; 512 is the least";
     }
-    path_mtu_bytes = std::min(path_mtu_bytes, fits);
     if (first == nullptr) first = interface;
     if (transport::IsLinkLocal(address.gid)) link_local = address.gid;
     network->config.addresses.push_back({address.gid, interface->index});
@@ -106,7 +104,8 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
     link_local = found->gid;
     network->config.addresses.push_back({found->gid, first->index});
   }
-  NicConfig config = MakeNicConfig(name_prefix, network->nic, path_mtu_bytes);
+  network->mtu_bytes = PathMtuOf(*network);
+  NicConfig config = MakeNicConfig(name_prefix, network->nic, network->mtu_bytes);
   if (!spec.name.empty()) config.name = spec.name;
   if (!first->loopback) std::copy(first->mac.begin(), first->mac.end(), config.mac);
   config.ipv4 = 0;
@@ -120,8 +119,6 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
     if (address.gid != link_local) config.gids.push_back(address.gid);
   }
   network->name = config.name;
-  network->mtu_max_bytes = mtu_bytes;
-  network->mtu_bytes = path_mtu_bytes;
   UdpPortError error;
   for (int attempt = 1; !OpenPort(network.get(), &error); ++attempt) {
     if (error.kind != UdpPortErrorKind::kPortBusy || attempt == kBusyAttempts) {
@@ -136,7 +133,7 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
 
 // Other instances take blocks too, of this user or another: bind() tells who was first.
 std::string Networks::OpenLoopback(uint32_t count, const std::string& name_prefix,
-                                   uint32_t mtu_bytes, std::vector<NicConfig>* out) {
+                                   std::vector<NicConfig>* out) {
   uint32_t block = static_cast<uint32_t>(getpid()) * 0x9e37'79b1u >> 16;
   UdpPortError error;
   for (uint32_t attempt = 0; attempt < kBlockAttempts; ++attempt, ++block) {
@@ -154,11 +151,11 @@ std::string Networks::OpenLoopback(uint32_t count, const std::string& name_prefi
       return error.text;
     }
     for (auto& network : networks) {
-      NicConfig config = MakeNicConfig(name_prefix, network->nic, mtu_bytes);
+      network->mtu_bytes = mtu_max_bytes_;
+      NicConfig config = MakeNicConfig(name_prefix, network->nic, network->mtu_bytes);
       config.ipv4 = Ipv4Of(network->config.addresses[0].gid);
       config.is_wire_only = true;
       network->name = config.name;
-      network->mtu_max_bytes = network->mtu_bytes = mtu_bytes;
       out->push_back(std::move(config));
       networks_.push_back(std::move(network));
     }
@@ -242,13 +239,13 @@ bool Networks::IsUsable(const Network& network) const {
 
 // What fits through all of its interfaces; as before for one that is gone, or too small for any.
 uint32_t Networks::PathMtuOf(const Network& network) const {
-  uint32_t mtu_bytes = 0;
+  uint32_t least = UINT32_MAX;
   for (const transport::UdpAddress& address : network.config.addresses) {
     const Interface* interface = InterfaceOf(address);
     const uint32_t fits = interface == nullptr ? 0 : transport::PathMtuFor(interface->mtu);
-    if (fits != 0) mtu_bytes = std::min(mtu_bytes == 0 ? network.mtu_max_bytes : mtu_bytes, fits);
+    if (fits != 0) least = std::min(least, fits);
   }
-  return mtu_bytes == 0 ? network.mtu_bytes : mtu_bytes;
+  return least == UINT32_MAX ? network.mtu_bytes : std::min(least, mtu_max_bytes_);
 }
 
 void Networks::LookAtInterfaces(const Log& log) {

@@ -60,13 +60,12 @@ class Networks {
     transport::UdpPortConfig config;
     std::unique_ptr<transport::PacketPort> port;
     bool is_up = true;
-    uint32_t mtu_max_bytes = 0;  // --mtu; the interfaces may allow less
-    uint32_t mtu_bytes = 0;
+    uint32_t mtu_bytes = 0;  // active_mtu
   };
 
-  std::string OpenSpec(const NicSpec& spec, const std::string& name_prefix, uint32_t mtu_bytes,
+  std::string OpenSpec(const NicSpec& spec, const std::string& name_prefix,
                        std::vector<NicConfig>* out);
-  std::string OpenLoopback(uint32_t count, const std::string& name_prefix, uint32_t mtu_bytes,
+  std::string OpenLoopback(uint32_t count, const std::string& name_prefix,
                            std::vector<NicConfig>* out);
   bool OpenPort(Network* network, transport::UdpPortError* error);
   void AwaitChanges(const Log& log);
@@ -76,6 +75,7 @@ class Networks {
   uint32_t PathMtuOf(const Network& network) const;
 
   NetworkOptions options_;
+  uint32_t mtu_max_bytes_ = 0;  // --mtu; the interfaces may allow less
   std::vector<std::unique_ptr<Network>> networks_;
   transport::InterfaceWatcher watcher_;
   std::unique_ptr<boost::asio::posix::stream_descriptor> watched_;

@@ -137,6 +137,7 @@ class Device {
   bool PreparePortsToSleep();
   // IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE.
   void SetPortState(Instant now, uint32_t nic, bool is_up);
+  // active_mtu from now on; QPs keep the path MTU they have.
   void SetPortMtu(uint32_t nic, uint32_t mtu_bytes);
 
   // --- sight ------------------------------------------------------------------------------------

@@ -286,7 +286,7 @@ class DeviceCore {
   void AcceptPdu(Nic& nic, DeviceQp& qp, const transport::Pdu& pdu);
   bool JoinMerge(const DeviceQp& qp, const transport::Pdu& pdu);
   void FlushMerge(Nic& nic);
-  void NoteMessagePart(transport::Opcode opcode);
+  void NoteMessagePart(const transport::OpcodeInfo& info);
   void TakeMulticast(Nic& nic, const transport::Pdu& pdu);
 
   // --- schedule.cc ------------------------------------------------------------------------------

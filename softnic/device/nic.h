@@ -37,7 +37,6 @@ class Nic {
   const NicConfig& config() const { return config_; }
   const DeviceLimits& limits() const { return limits_; }
   uint32_t index() const { return index_; }
-  // active_mtu, as the interface has it now; QPs keep the path MTU they have.
   void SetMtu(uint32_t mtu_bytes) { config_.mtu_bytes = mtu_bytes; }
 
   // False: no such index, or an empty entry.

@@ -180,8 +180,9 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
     sender.nic->wire.tx_dropped += count;  // as if lost on the way
     return;
   }
-  const bool is_response = !transport::LookUpOpcode(pdu.opcode)->is_request;
-  NoteMessagePart(pdu.opcode);
+  const transport::OpcodeInfo& info = *transport::LookUpOpcode(pdu.opcode);
+  const bool is_response = !info.is_request;
+  NoteMessagePart(info);
   const bool asks =
       is_response || sender.wire.peer == nullptr ? pdu.ack_request : CountSent(sender, pdu);
   TxQueue& queue = is_response ? sender.tx_responses : sender.tx_requests;
@@ -489,13 +490,12 @@ void DeviceCore::FlushMerge(Nic& nic) {
   }
 }
 
-void DeviceCore::NoteMessagePart(transport::Opcode opcode) {
-  const transport::OpcodeInfo& info = *transport::LookUpOpcode(opcode);
+void DeviceCore::NoteMessagePart(const transport::OpcodeInfo& info) {
   if (info.is_send || info.is_write || info.is_read_response) is_mid_message_ = !info.is_last;
 }
 
 void DeviceCore::AcceptPdu(Nic& nic, DeviceQp& qp, const Pdu& pdu) {
-  NoteMessagePart(pdu.opcode);
+  NoteMessagePart(*transport::LookUpOpcode(pdu.opcode));
   if (qp.waiting.empty() && qp.transport->CanAccept(pdu)) {
     HandOver({nullptr}, qp, pdu, kNoUse);
     return;
