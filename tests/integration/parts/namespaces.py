@@ -89,6 +89,12 @@ def exact_bytes(mtu, gid_index, rounds):
     return case_function
 
 
+def ipv4_pair_on(left, right):
+    """IPv4 alone: a kernel takes IPv6 addresses away from an interface that goes down."""
+    return Pair(left.nic(ADDRESSES[0][:1]), right.nic(ADDRESSES[1][:1]), IPV4,
+                (DEVICES[0], DEVICES[0]))
+
+
 # --- what a user sees -----------------------------------------------------------------------------
 
 
@@ -179,12 +185,11 @@ def small_mtus(case):
     for mtu, active in ((1280, 1024), (600, 512), (400, 256)):
         for namespace in (left, right):
             namespace.do("ip", "link", "set", INTERFACE, "mtu", str(mtu))
-        hosts = [n.nic(addresses[:1]) for n, addresses in ((left, ADDRESSES[0]),
-                                                           (right, ADDRESSES[1]))]
-        out = hosts[0].run(case, ["ibv_devinfo", "-v"], 10).out
+        pair = ipv4_pair_on(left, right)
+        out = pair.server.run(case, ["ibv_devinfo", "-v"], 10).out
         check(f"active_mtu:\t\t{active} " in out, f"MTU {mtu} does not give {active}:\n{out}")
-        run_exact_bytes(case, Pair(*hosts, IPV4, (DEVICES[0], DEVICES[0])), 3)
-        for host in hosts:
+        run_exact_bytes(case, pair, 3)
+        for host in (pair.server, pair.client):
             host.instance.daemon.kill(signal.SIGTERM)
             host.instance.daemon.expect_exit(10)
     left.do("ip", "link", "set", INTERFACE, "mtu", "200")
@@ -200,17 +205,23 @@ def watch_events(case, host):
     return watch
 
 
-def port_state(case, host):
+def devinfo(case, host, field):
     out = host.run(case, ["ibv_devinfo"], 10).out
-    return re.search(r"state:\s+(\w+)", out).group(1)
+    return re.search(field + r":\s+(\w+)", out).group(1)
+
+
+def port_state(case, host):
+    return devinfo(case, host, "state")
+
+
+def active_mtu(case, host):
+    return int(devinfo(case, host, "active_mtu"))
 
 
 def interface_goes_down(case):
     left, right = Namespace(case, "left"), Namespace(case, "right")
     join(left, right, 4200)
-    # IPv4: a kernel takes IPv6 addresses away from an interface that goes down.
-    pair = Pair(left.nic(ADDRESSES[0][:1]), right.nic(ADDRESSES[1][:1]), IPV4,
-                (DEVICES[0], DEVICES[0]))
+    pair = ipv4_pair_on(left, right)
     watch = watch_events(case, pair.server)
     run_exact_bytes(case, pair, 3)
     left.do("ip", "link", "set", INTERFACE, "down")
@@ -224,16 +235,10 @@ def interface_goes_down(case):
     run_exact_bytes(case, pair, 3)
 
 
-def active_mtu(case, host):
-    out = host.run(case, ["ibv_devinfo"], 10).out
-    return int(re.search(r"active_mtu:\s+(\d+)", out).group(1))
-
-
 def active_mtu_follows(case):
     left, right = Namespace(case, "left"), Namespace(case, "right")
     join(left, right, 4200)
-    pair = Pair(left.nic(ADDRESSES[0][:1]), right.nic(ADDRESSES[1][:1]), IPV4,
-                (DEVICES[0], DEVICES[0]))
+    pair = ipv4_pair_on(left, right)
     check(active_mtu(case, pair.server) == 4096, "active_mtu is not 4096 at MTU 4200")
     for mtu, active in ((1500, 1024), (4200, 4096)):
         for namespace, host in ((left, pair.server), (right, pair.client)):
@@ -261,8 +266,7 @@ def traffic_survives_a_gap(case):
     """A connection whose retries outlast the gap goes on as if nothing had been."""
     left, right = Namespace(case, "left"), Namespace(case, "right")
     join(left, right, 4200)
-    pair = Pair(left.nic(ADDRESSES[0][:1]), right.nic(ADDRESSES[1][:1]), IPV4,
-                (DEVICES[0], DEVICES[0]))
+    pair = ipv4_pair_on(left, right)
     watch = watch_events(case, pair.client)
     port, program = free_port(), case.program("exact_bytes")
     server = pair.server.spawn(case, [program, "server", port, "1"])
