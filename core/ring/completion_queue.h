@@ -36,8 +36,6 @@ class CqProducer {
     memory_.StoreRelease(offset + offsetof(shm::Cqe, valid), producer_index_);
     return true;
   }
-  // Asks for the cache line that the next Push needs.
-  void PrefetchNext() { memory_.PrefetchForWrite(Offset(producer_index_)); }
   // Continues an empty ring at `index`, as the consumer's end must too.
   void StartAt(uint32_t index) {
     producer_index_ = cached_consumer_ = index;

@@ -108,7 +108,7 @@ class Device {
                  const shm::CommandRequest& request);
   // False: no QP that works is behind it; nothing came of the doorbell.
   bool OnDoorbell(Instant now, SessionId session, uint32_t doorbell);
-  // A hint that this doorbell may be served next: asks for the cache lines that would take.
+  // A hint that this doorbell may be rung next: asks for the cache lines that are read then.
   void ExpectDoorbell(SessionId session, uint32_t doorbell) const;
   void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
                  uint64_t atomic_original);

@@ -37,7 +37,6 @@ void DeviceCore::ExpectDoorbell(SessionId id, uint32_t doorbell) const {
   DeviceQp* qp = session->doorbells.Find(doorbell);
   if (qp == nullptr) return;
   qp->send_ring.PrefetchNext();
-  qp->send_cq->ring.PrefetchNext();
 }
 
 void DeviceCore::MarkForDrain(DeviceQp& qp) {

@@ -126,9 +126,10 @@ bool Shard::PollPorts() {
 
 void Shard::TakeDoorbells(ClientPort* port) {
   shm::DoorbellPage& page = port->area->doorbells;
+  // Most likely the queue rung before is rung again. Its lines come beside the doorbell's then, and
+  // not after it: who waits for an answer from another core waits for one line less.
+  if (port->is_recent) device_->ExpectDoorbell(port->id, port->last_doorbell);
   if (page.near_leaf.load(std::memory_order_relaxed) != 0) {
-    // Most likely the queue rung before is meant again.
-    device_->ExpectDoorbell(port->id, port->last_doorbell);
     // Acquire: pairs with the client's OR, so that the index behind the bit is seen.
     port->near_bits |= page.near_leaf.exchange(0, std::memory_order_seq_cst);
   }

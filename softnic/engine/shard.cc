@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/check.h"
 
@@ -184,7 +185,7 @@ void Shard::ReapClosed() {
 // Copies are made while no frame of the device is on the stack: a thread that hangs in one leaves
 // the device whole for its successor. What this turn's inputs led to is copied in this turn.
 bool Shard::Turn(CopyThread& me, bool* worked) {
-  now_ = ReadClock();
+  if (!std::exchange(has_read_clock_, false)) now_ = ReadClock();
   Count(turns_);
   if (attention_.load(std::memory_order_relaxed)) {
     attention_.store(false, std::memory_order_seq_cst);

@@ -92,6 +92,7 @@ void Shard::Sleep() {
   }
   is_asleep_.store(false, std::memory_order_relaxed);
   now_ = ReadClock();
+  has_read_clock_ = true;
   if (!has_news) last_parked_poll_ = now_;
   UnparkRecent();
   for (ClientPort* port : scratch_) {
