@@ -278,6 +278,9 @@ class DeviceCore {
   void CountMoves(const DmaRecord& record, int change);
   bool IsHeldUp(DeviceQp& qp);
   void PumpTx(DeviceQp& qp);
+  bool HoldAck(DeviceQp& qp, const transport::Pdu& pdu);
+  void LetAckGo(DeviceQp& qp);
+  void GiveUpHeldAcks();
   bool PumpQueue(DeviceQp& qp, TxQueue& queue);
   void DropTx(DeviceQp& qp);
   void TakePacket(Nic& nic, const transport::InPacket& packet);
@@ -398,6 +401,11 @@ class DeviceCore {
   Merge merge_;
   bool is_mid_message_ = false;  // of a network
   std::vector<QpRef> stalled_;                               // their port had no room
+  struct HeldAck {
+    QpRef qp;
+    Instant due;
+  };
+  std::deque<HeldAck> held_acks_;  // oldest first; some have left meanwhile
   std::map<std::pair<uint32_t, Gid>, WirePeer> wire_peers_;  // by NIC and address
   // Found by FindConnectedQpn; checked before use.
   mutable std::map<std::pair<Gid, uint32_t>, QpRef> senders_seen_;

@@ -15,6 +15,7 @@
 #include "softnic/device/services.h"
 #include "softnic/device/timer_heap.h"
 #include "softnic/device/tx_queue.h"
+#include "softnic/device/wire_ack.h"
 #include "softnic/device/wire_peer.h"
 #include "transport/port/local/held_pdu.h"
 #include "transport/qp_transport.h"
@@ -106,6 +107,7 @@ class DeviceQp final : public transport::QpHost {
   TxQueue tx_requests;          // to the network
   TxQueue tx_responses;
   WireShare wire;
+  AckHold ack_hold;
   bool waits_for_tx = false;   // stopped making packets for want of room
   bool is_paced = false;       // in the device's list: has sent its part of this turn
   bool is_tx_stalled = false;  // in the device's list: its port had no room

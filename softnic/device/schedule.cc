@@ -141,6 +141,7 @@ void DeviceCore::OnTimeout(Instant now) {
       UpdateTimer(qp);
     }
   }
+  GiveUpHeldAcks();
   for (const auto& nic : nics_) {
     if (nic->port != nullptr && nic->port->PollTimeout() <= now) nic->port->OnTimeout(now);
   }
@@ -151,6 +152,7 @@ Instant DeviceCore::PollTimeout() const {
   const Timer* earliest = timers_.Earliest();
   Instant due = earliest == nullptr ? Instant::Never() : earliest->deadline;
   if (!HasNetwork()) return due;
+  if (!held_acks_.empty()) due = std::min(due, held_acks_.front().due);
   for (const auto& nic : nics_) {
     if (nic->port != nullptr) due = std::min(due, nic->port->PollTimeout());
     if (!paced_.empty()) due = std::min(due, nic->pace.PollTimeout());

@@ -14,6 +14,9 @@
 
 namespace verbena::softnic {
 
+// Packets that are made of one PDU: a batch for the port.
+inline constexpr uint32_t kPduPacketsMax = 60;
+
 struct TxPacket {
   transport::wire::PacketAddress address;
   uint32_t header_bytes = 0;

@@ -182,6 +182,13 @@ void Shard::ReapClosed() {
   }
 }
 
+// A look at the network is a system call. What a client has just asked for goes out before it, but
+// not in two turns one after the other.
+bool Shard::PollNetworks(bool has_rung) {
+  skipped_networks_ = has_rung && !skipped_networks_;
+  return !skipped_networks_ && device_->PollPorts(now_, kPacketsPerTurn);
+}
+
 // Copies are made while no frame of the device is on the stack: a thread that hangs in one leaves
 // the device whole for its successor. What this turn's inputs led to is copied in this turn.
 bool Shard::Turn(CopyThread& me, bool* worked) {
@@ -196,8 +203,9 @@ bool Shard::Turn(CopyThread& me, bool* worked) {
     *worked = true;
   }
   if (!suspended_.empty()) EndSuspensions();
-  if (!networks_.empty()) *worked |= device_->PollPorts(now_, kPacketsPerTurn);
-  *worked |= PollPorts();
+  const bool has_rung = PollPorts();
+  *worked |= has_rung;
+  if (!networks_.empty()) *worked |= PollNetworks(has_rung);
   *worked |= RunTimers();
   device_busy_ = device_->Run(now_, kPdusPerTurn);
   if (dma_->HasWork()) {

@@ -76,6 +76,7 @@ class Shard {
   bool Turn(CopyThread& me, bool* worked);  // false: deposed
   void RunMailbox();
   bool DeliverDma();
+  bool PollNetworks(bool has_rung);
   bool RunTimers();
   void ReapClosed();
 
@@ -120,6 +121,7 @@ class Shard {
   std::function<void(ClientPort*)> on_hostile_;
 
   std::vector<transport::PacketPort*> networks_;
+  bool skipped_networks_ = false;    // in the last turn
   std::vector<ClientPort*> ports_;   // all; index by ClientPort::index
   std::vector<ClientPort*> active_;  // not parked
   std::vector<ClientPort*> recent_;  // rang within the last millisecond, parked or not

@@ -1,0 +1,59 @@
+// Whether an RC QP's acknowledgement waits for the request that its client answers with. Both leave
+// in one batch then, which saves both hosts of a ping-pong a system call and a datagram.
+//
+// Learnt, not guessed: a QP whose client answered the last few messages soon after their
+// acknowledgements holds the next one back, for kWait at most. Each that waited in vain makes it
+// harder to believe again.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "core/base/instant.h"
+
+namespace verbena::softnic {
+
+class AckHold {
+ public:
+  // A client that spins answers within 1 to 2 µs, and what it answers took the NIC 1 to 2 µs to
+  // take in. The shortest ACK timeout is 8 µs.
+  static constexpr Duration kWait = Microseconds(5);
+  // An answer to an acknowledgement that was sent: that takes a system call, which is what waiting
+  // saves.
+  static constexpr Duration kSoon = Microseconds(10);
+  static constexpr uint32_t kAnswersToTrust = 8;
+  static constexpr uint32_t kAnswersToTrustMax = 8192;
+
+  // The QP has an acknowledgement to send. True: it waits, until due().
+  bool OnAck(Instant now) {
+    acked_at_ = now;
+    is_holding_ = answers_ >= needed_;
+    return is_holding_;
+  }
+  // The QP has a request to send.
+  void OnRequest(Instant now) {
+    const bool is_answer = now - acked_at_ <= (is_holding_ ? kWait : kSoon);
+    answers_ = is_answer ? std::min(answers_ + 1, needed_) : 0;
+    if (is_holding_) needed_ = std::max(needed_ - 1, kAnswersToTrust);
+  }
+  // It goes out: with an answer, or because something else is to follow it.
+  void LetGo() { is_holding_ = false; }
+  // It goes out because no answer came.
+  void GiveUp() {
+    is_holding_ = false;
+    answers_ = 0;
+    needed_ = std::min(needed_ * 4, kAnswersToTrustMax);
+  }
+
+  bool is_holding() const { return is_holding_; }
+  Instant due() const { return acked_at_ + kWait; }
+
+ private:
+  Instant acked_at_{std::numeric_limits<int64_t>::min() / 2};
+  uint32_t answers_ = 0;  // one soon after the other
+  uint32_t needed_ = kAnswersToTrust;
+  bool is_holding_ = false;
+};
+
+}  // namespace verbena::softnic

@@ -1,0 +1,158 @@
+// Acknowledgements that wait for the answer.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "softnic/device/test_wire.h"
+
+namespace verbena::softnic::testing {
+namespace {
+
+// What leaves host 1, by opcode, while both clients write eight bytes in turn.
+class PingPong : public Wire {
+ protected:
+  void SetUp() override {
+    Connect(Service::kRc);
+    ports[1].filter = [this](Datagram& datagram) {
+      sent.push_back(static_cast<transport::Opcode>(datagram.bytes[0]));
+      return true;
+    };
+  }
+  void Ask() {
+    alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), 8, mr_a.lkey)});
+    Settle();
+  }
+  void Answer() {
+    shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 8);
+    wqe.remote_addr = reinterpret_cast<uint64_t>(from.data()) + 64;
+    wqe.rkey = mr_a.rkey;
+    bob.Post(qp_b, wqe, {SgeOf(to.data(), 8, mr_b.lkey)});
+    Settle();
+  }
+  void EarnTrust() {
+    for (uint32_t i = 0; i < AckHold::kAnswersToTrust; ++i) {
+      Ask();
+      Answer();
+    }
+    EXPECT_EQ(alice.PollAll(cq_a).size(), AckHold::kAnswersToTrust);
+    sent.clear();
+  }
+
+  std::vector<transport::Opcode> sent;
+  const std::vector<transport::Opcode> kAckThenWrite = {transport::Opcode::kAcknowledge,
+                                                        transport::Opcode::kWriteOnly};
+  const std::vector<transport::Opcode> kWriteThenAck = {transport::Opcode::kWriteOnly,
+                                                        transport::Opcode::kAcknowledge};
+};
+
+TEST_P(PingPong, AnAcknowledgementWaitsForTheAnswer) {
+  Ask();
+  EXPECT_EQ(alice.PollAll(cq_a).size(), 1u);
+  Answer();
+  EXPECT_EQ(sent, kAckThenWrite);
+  EarnTrust();
+  for (int i = 0; i < 3; ++i) {
+    sent.clear();
+    Ask();
+    EXPECT_TRUE(sent.empty());
+    EXPECT_TRUE(alice.PollAll(cq_a).empty());
+    Answer();
+    EXPECT_EQ(sent, kWriteThenAck);
+    EXPECT_EQ(alice.PollAll(cq_a).size(), 1u);
+  }
+}
+
+TEST_P(PingPong, WithoutAnAnswerItLeavesInTimeAndTheNextOneAtOnce) {
+  EarnTrust();
+  Ask();
+  EXPECT_TRUE(sent.empty());
+  const Instant due = b->device->PollTimeout();
+  EXPECT_EQ(due, b->now + AckHold::kWait);
+  b->now = due;
+  b->device->OnTimeout(b->now);
+  Settle();
+  EXPECT_EQ(sent, std::vector{transport::Opcode::kAcknowledge});
+  EXPECT_EQ(alice.PollAll(cq_a).size(), 1u);
+  Ask();
+  EXPECT_EQ(alice.PollAll(cq_a).size(), 1u);
+}
+
+TEST_P(PingPong, ALateAnswerIsNone) {
+  EarnTrust();
+  Ask();
+  b->now = b->now + AckHold::kWait + Nanoseconds(1);
+  Answer();
+  EXPECT_EQ(sent, kWriteThenAck);
+  Ask();
+  EXPECT_EQ(alice.PollAll(cq_a).size(), 2u);
+}
+
+TEST_P(PingPong, WhatFollowsTakesTheAcknowledgementAlong) {
+  EarnTrust();
+  Ask();
+  shm::SendWqe wqe = Rdma(shm::WrOpcode::kRdmaRead);
+  alice.Post(qp_a, wqe, {SgeOf(from.data(), 8, mr_a.lkey)});
+  Settle();
+  EXPECT_EQ(sent,
+            (std::vector{transport::Opcode::kAcknowledge, transport::Opcode::kReadResponseOnly}));
+  EXPECT_EQ(alice.PollAll(cq_a).size(), 2u);
+}
+
+TEST_P(PingPong, ANicThatFallsAsleepHoldsNothingBack) {
+  EarnTrust();
+  Ask();
+  EXPECT_FALSE(b->device->PreparePortsToSleep());
+  EXPECT_TRUE(b->device->PreparePortsToSleep());
+  EXPECT_EQ(sent, std::vector{transport::Opcode::kAcknowledge});
+  Settle();
+  EXPECT_EQ(alice.PollAll(cq_a).size(), 1u);
+  Answer();
+  sent.clear();
+  Ask();
+  EXPECT_TRUE(sent.empty()) << "its client was not to blame";
+}
+
+TEST_P(PingPong, AQpThatIsGoneHoldsNothingBack) {
+  EarnTrust();
+  Ask();
+  ASSERT_EQ(bob.DoHandle(shm::CommandOp::kDestroyQp, qp_b.handle), 0);
+  b->now = b->device->PollTimeout();
+  b->device->OnTimeout(b->now);
+  EXPECT_TRUE(sent.empty());
+}
+
+TEST(AckHold, EachWaitInVainMakesItHarderToBelieve) {
+  AckHold hold;
+  Instant now{0};
+  // Until it holds one back.
+  auto answers_needed = [&] {
+    uint32_t answers = 0;
+    for (; !hold.OnAck(now) && answers < 100'000; ++answers) {
+      now = now + AckHold::kSoon;
+      hold.OnRequest(now);
+    }
+    return answers;
+  };
+  EXPECT_EQ(answers_needed(), 8u);
+  hold.GiveUp();
+  EXPECT_EQ(answers_needed(), 32u);
+  hold.GiveUp();
+  EXPECT_EQ(answers_needed(), 128u);
+  for (int i = 0; i < 10; ++i) hold.GiveUp();
+  EXPECT_EQ(answers_needed(), AckHold::kAnswersToTrustMax);
+  // Those that paid make it easier.
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(hold.OnAck(now));
+    hold.OnRequest(now + AckHold::kWait);
+    hold.LetGo();
+  }
+  EXPECT_TRUE(hold.OnAck(now));
+  hold.OnRequest(now + AckHold::kWait + Nanoseconds(1));
+  hold.LetGo();
+  EXPECT_EQ(answers_needed(), AckHold::kAnswersToTrustMax - 101);
+}
+
+INSTANTIATE_TEST_SUITE_P(Packets, PingPong, ::testing::Bool(), Wire::NameOf);
+
+}  // namespace
+}  // namespace verbena::softnic::testing

@@ -1,0 +1,239 @@
+// What a NIC sends to a network: EmitPacket writes the headers of a PDU's packets and has the
+// payload read into them; when it is there, they go to the NIC's port in the order of their QP's
+// PDUs.
+//
+// An acknowledgement may wait for the answer (wire_ack.h).
+#include <cstring>
+#include <utility>
+
+#include "softnic/device/device_core.h"
+#include "transport/wire/packet.h"
+
+namespace verbena::softnic {
+
+namespace wire = transport::wire;
+using transport::Path;
+using transport::Pdu;
+
+namespace {
+
+// Packets of one QP made and not yet sent, requests and responses each: enough to fill batches.
+constexpr uint32_t kTxPerQp = 64;
+
+}  // namespace
+
+bool DeviceCore::HasTxRoom(const TxQueue& queue) const {
+  return queue.size() < kTxPerQp && !(queue.size() != 0 && !tx_pool_.Has(kPduPacketsMax));
+}
+
+void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, uint64_t use) {
+  const uint32_t length = pdu.payload.length;
+  const uint32_t count = length == 0 ? 1 : static_cast<uint32_t>(pdu.psn_count.value);
+  const uint32_t mtu_bytes = count == 1 ? length : sender.path_mtu_bytes;
+  VERBENA_CHECK(length <= count * mtu_bytes && mtu_bytes <= wire::kPayloadBytesMax);
+  if (!tx_pool_.Has(count)) {
+    sender.nic->wire.tx_dropped += count;  // as if lost on the way
+    return;
+  }
+  const transport::OpcodeInfo& info = *transport::LookUpOpcode(pdu.opcode);
+  const bool is_response = !info.is_request;
+  NoteMessagePart(info);
+  if (!is_response) sender.ack_hold.OnRequest(now_);
+  const bool asks =
+      is_response || sender.wire.peer == nullptr ? pdu.ack_request : CountSent(sender, pdu);
+  TxQueue& queue = is_response ? sender.tx_responses : sender.tx_requests;
+  TxPacket* first = nullptr;
+  TxPacket* last = nullptr;
+  local_pieces_.clear();
+  Pdu part = pdu;
+  for (uint32_t i = 0; i < count; ++i) {
+    const bool is_last = i + 1 == count;
+    const uint32_t offset = i * mtu_bytes;
+    if (count != 1) part.opcode = transport::SegmentOpcode(pdu.opcode, i == 0, is_last);
+    part.psn = pdu.psn + PsnCount{static_cast<int32_t>(i)};
+    part.ack_request = asks && is_last;
+    part.solicited = pdu.solicited && is_last;
+    part.payload.length = std::min(mtu_bytes, length - offset);
+    TxPacket* packet = tx_pool_.Take();
+    packet->address = {};
+    packet->address.source = path.sgid;
+    packet->address.destination = path.dgid;
+    packet->address.traffic_class = path.traffic_class;
+    packet->address.hop_limit = path.hop_limit;
+    packet->address.flow_label = path.flow_label;
+    packet->header_bytes = wire::EncodeHeaders(part, packet->bytes);
+    packet->payload_bytes = part.payload.length;
+    local_pieces_.push_back({packet->bytes + packet->header_bytes, packet->payload_bytes});
+    queue.Push(packet);
+    (first == nullptr ? first : last->next_of_pdu) = packet;
+    last = packet;
+    if (sender.service() != Service::kRc) sender.nic->pace.OnPacket(packet->payload_bytes);
+  }
+  if (length == 0 || pdu.payload.segments == nullptr) {
+    const std::byte* from = pdu.payload.bytes;
+    for (TxPacket* packet = first; packet != nullptr; packet = packet->next_of_pdu) {
+      if (length != 0) {
+        std::memcpy(packet->bytes + packet->header_bytes, from, packet->payload_bytes);
+      }
+      from += packet->payload_bytes;
+      packet->Finish();
+    }
+    if (!HoldAck(sender, pdu)) PumpTx(sender);
+    return;
+  }
+  DmaRecord record;
+  record.qp = record.sender = sender.self;
+  record.opcode = pdu.opcode;
+  record.psn = pdu.psn;
+  record.use = use;
+  record.packet = first;
+  KeepUse(use);
+  CountRead(sender, record, pdu.payload);
+  transport::DmaRequest request;
+  request.source = pdu.payload;
+  request.local_pieces = local_pieces_.data();
+  request.local_piece_count = static_cast<uint16_t>(local_pieces_.size());
+  if (!AreLive(pdu.payload.segments, pdu.payload.segment_count, sender.session->id)) {
+    request.source.segments =
+        Refuse(pdu.payload.segments, pdu.payload.segment_count, refused_source_);
+  }
+  CountMoves(record, 1);
+  dma_->Submit(sender.stream, dmas_.Insert(record), request);
+}
+
+void DeviceCore::OnPayloadRead(const DmaRecord& record, transport::DmaStatus status) {
+  const bool is_orphan = record.packet->is_orphan;  // as the others, as none was ready
+  for (TxPacket *packet = record.packet, *next; packet != nullptr; packet = next) {
+    next = packet->next_of_pdu;
+    if (is_orphan) {
+      tx_pool_.Give(packet);
+      continue;
+    }
+    packet->is_void = status != transport::DmaStatus::kOk;
+    packet->Finish();
+  }
+  if (!is_orphan) PumpTx(*FindQp(record.qp));
+}
+
+// True: `pdu`, whose packet is in tx_responses, is an acknowledgement that waits for the answer.
+bool DeviceCore::HoldAck(DeviceQp& qp, const Pdu& pdu) {
+  if (pdu.opcode != transport::Opcode::kAcknowledge || pdu.ack_type != transport::AckType::kAck ||
+      qp.service() != Service::kRc || !qp.ack_hold.OnAck(now_)) {
+    return false;
+  }
+  held_acks_.push_back({qp.self, qp.ack_hold.due()});
+  return qp.tx_responses.size() == 1;
+}
+
+void DeviceCore::LetAckGo(DeviceQp& qp) {
+  qp.ack_hold.LetGo();
+  if (held_acks_.back().qp.slot == qp.self.slot) held_acks_.pop_back();
+}
+
+void DeviceCore::GiveUpHeldAcks() {
+  while (!held_acks_.empty() && held_acks_.front().due <= now_) {
+    DeviceQp* qp = FindQp(held_acks_.front().qp);
+    held_acks_.pop_front();
+    if (qp == nullptr || !qp->ack_hold.is_holding() || qp->ack_hold.due() > now_) continue;
+    qp->ack_hold.GiveUp();
+    PumpTx(*qp);
+  }
+}
+
+void DeviceCore::PumpTx(DeviceQp& qp) {
+  bool is_open = true;
+  if (qp.ack_hold.is_holding()) {
+    // The answer goes first: a batch takes a shorter packet only as its last one.
+    const uint32_t requests = qp.tx_requests.size();
+    is_open = PumpQueue(qp, qp.tx_requests);
+    if (qp.tx_requests.size() != requests || qp.tx_responses.size() != 1) LetAckGo(qp);
+  }
+  if (!qp.ack_hold.is_holding()) {
+    is_open = PumpQueue(qp, qp.tx_responses) && PumpQueue(qp, qp.tx_requests);
+  }
+  if (!is_open && !qp.is_tx_stalled) {
+    qp.is_tx_stalled = true;
+    stalled_.push_back(qp.self);
+  }
+  // What waited for room goes on.
+  if (!qp.waits_for_tx || !HasTxRoom(qp.tx_requests) || !HasTxRoom(qp.tx_responses)) return;
+  qp.waits_for_tx = false;
+  MarkForDrain(qp);
+  MakeReady(qp);
+}
+
+// False: the port has no room now.
+bool DeviceCore::PumpQueue(DeviceQp& qp, TxQueue& queue) {
+  Nic& nic = *qp.nic;
+  while (queue.front() != nullptr && queue.front()->is_ready) {
+    TxPacket* packet = queue.front();
+    if (packet->is_void) {
+      tx_pool_.Give(queue.Pop());
+      continue;
+    }
+    if (nic.port == nullptr || !nic.is_up) {
+      ++nic.wire.tx_dropped;
+    } else {
+      transport::OutPacket out;
+      out.address = packet->address;
+      out.bytes = packet->bytes;
+      out.length = packet->length();
+      if (!nic.port->Send(now_, out)) return false;
+      ++nic.wire.tx_packets;
+      nic.wire.tx_bytes += out.length + wire::kIcrcBytes;
+    }
+    tx_pool_.Give(queue.Pop());
+  }
+  return true;
+}
+
+// The QP is reset or destroyed: what it had not sent never is.
+void DeviceCore::DropTx(DeviceQp& qp) {
+  for (TxQueue* queue : {&qp.tx_requests, &qp.tx_responses}) {
+    while (queue->front() != nullptr) {
+      TxPacket* packet = queue->Pop();
+      if (packet->is_ready) {
+        tx_pool_.Give(packet);
+      } else {
+        packet->is_orphan = true;  // a copy into it is under way
+      }
+    }
+  }
+  qp.waits_for_tx = qp.is_tx_stalled = false;
+  qp.ack_hold = {};
+}
+
+bool DeviceCore::FlushPorts(Instant now) {
+  now_ = now;
+  for (const auto& nic : nics_) {
+    if (nic->port != nullptr) nic->port->Flush(now);
+  }
+  if (stalled_.empty()) return !ready_sessions_.IsEmpty();
+  std::vector<QpRef> stalled = std::move(stalled_);
+  stalled_.clear();
+  for (QpRef ref : stalled) {
+    DeviceQp* qp = FindQp(ref);
+    if (qp == nullptr) continue;
+    qp->is_tx_stalled = false;
+    PumpTx(*qp);
+  }
+  Settle();
+  return !ready_sessions_.IsEmpty();
+}
+
+bool DeviceCore::PreparePortsToSleep() {
+  // What waits for an answer does so while the NIC is awake anyway.
+  bool may_sleep = held_acks_.empty();
+  for (HeldAck& held : std::exchange(held_acks_, {})) {
+    DeviceQp* qp = FindQp(held.qp);
+    if (qp == nullptr || !qp->ack_hold.is_holding()) continue;
+    qp->ack_hold.LetGo();
+    PumpTx(*qp);
+  }
+  for (const auto& nic : nics_) {
+    if (nic->port != nullptr) may_sleep &= nic->port->PrepareToSleep();
+  }
+  return may_sleep;
+}
+
+}  // namespace verbena::softnic
