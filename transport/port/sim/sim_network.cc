@@ -141,9 +141,9 @@ bool SimNetwork::TakeFrom(SimNetworkPort& port, Instant now, const OutPacket& ou
   port.counters_.sent_bytes += packet->length;
   ++counters_.sent;
   Note(now, SimPacketFate::kSent, *packet, port.index_);
-  Instant left = now;
+  // What the wire took on while it was slower leaves first.
+  Instant left = std::max(port.wire_free_, now);
   if (options_.wire_ps_per_byte != 0) {
-    left = std::max(port.wire_free_, now);
     if (options_.queue_max.ns != 0 && left - now > options_.queue_max) {
       ++counters_.queue_drops;
       Note(now, SimPacketFate::kQueueDrop, *packet, port.index_);
