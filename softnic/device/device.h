@@ -110,8 +110,10 @@ class Device {
   bool OnDoorbell(Instant now, SessionId session, uint32_t doorbell);
   // A hint that this doorbell may be rung next: asks for the cache lines that are read then.
   void ExpectDoorbell(SessionId session, uint32_t doorbell) const;
+  // `is_owner_gone`: the memory at fault is that of a process that has ended. Its NIC says nothing
+  // more for it: peers see silence, as of a host without power, until its session is closed.
   void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
-                 uint64_t atomic_original);
+                 uint64_t atomic_original, bool is_owner_gone = false);
   void OnDmaFence(Instant now, uint64_t cookie);
   void OnTimeout(Instant now);
   // Sends events that did not fit their fd before.

@@ -82,7 +82,7 @@ class DeviceCore {
   bool OnDoorbell(Instant now, SessionId session, uint32_t doorbell);
   void ExpectDoorbell(SessionId session, uint32_t doorbell) const;
   void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
-                 uint64_t atomic_original);
+                 uint64_t atomic_original, bool is_owner_gone = false);
   void OnDmaFence(Instant now, uint64_t cookie);
   void OnTimeout(Instant now);
   void FlushEvents();

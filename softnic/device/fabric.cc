@@ -201,15 +201,17 @@ void DeviceCore::ReportSourceFault(const DmaRecord& record) {
 }
 
 void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
-                           uint64_t atomic_original) {
+                           uint64_t atomic_original, bool is_owner_gone) {
+  using transport::DmaStatus;
   now_ = now;
   DmaRecord record;
   if (!dmas_.Take(cookie, &record)) return;
   CountMoves(record, -1);
-  if (status == transport::DmaStatus::kSourceFault) ReportSourceFault(record);
+  if (status == DmaStatus::kSourceFault && !is_owner_gone) ReportSourceFault(record);
+  const bool is_answered = status != DmaStatus::kDestinationFault || !is_owner_gone;
   if (record.packet != nullptr) {
     OnPayloadRead(record, status);
-  } else if (DeviceQp* qp = FindQp(record.qp); qp != nullptr) {
+  } else if (DeviceQp* qp = FindQp(record.qp); qp != nullptr && is_answered) {
     qp->transport->OnDmaDone(now, {record.token, status, atomic_original});
     AfterInput(*qp);
   }

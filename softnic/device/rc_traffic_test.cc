@@ -101,6 +101,35 @@ TEST_F(RcTraffic, MemoryThatNeverAnswersIsAPeerThatIsGone) {
   EXPECT_EQ(MustPoll(a, cq_a).status, WcStatus::kRetryExcErr);
 }
 
+// A killed program's memory is gone some time before its session is.
+TEST_F(RcTraffic, NobodyAnswersForAProcessThatHasEnded) {
+  world.dma.bad_addr = reinterpret_cast<uint64_t>(memory_b) + 8;
+  world.dma.is_owner_gone = true;
+  std::vector<TestQp> from, to;
+  for (auto opcode : {shm::WrOpcode::kRdmaWrite, shm::WrOpcode::kRdmaRead, shm::WrOpcode::kSend,
+                      shm::WrOpcode::kAtomicFetchAndAdd}) {
+    from.push_back(a.MustCreateQp(Service::kRc, cq_a));
+    to.push_back(b.MustCreateQp(Service::kRc, cq_b));
+    Connect(a, from.back(), b, to.back(), Service::kRc);
+    b.PostRecv(to.back(), 1, {SgeOf(memory_b, 64, mr_b.lkey)});
+    const bool is_atomic = opcode == shm::WrOpcode::kAtomicFetchAndAdd;
+    a.Post(from.back(), Remote(opcode, 1, memory_b + (is_atomic ? 8 : 0)),
+           {SgeOf(memory_a, is_atomic ? 8 : 64, mr_a.lkey)});
+  }
+  world.Settle();
+  ASSERT_TRUE(world.AdvanceToTimer());  // and so they come twice
+  world.Settle();
+  EXPECT_FALSE(a.Poll(cq_a).has_value());
+  EXPECT_FALSE(b.Poll(cq_b).has_value());
+  world.device->CloseSession(world.now, b.id);
+  for (const TestQp& qp : from) {
+    ASSERT_TRUE(world.RunUntil([&] { return a.StateOf(qp) == QpState::kErr; }));
+  }
+  for (size_t i = 0; i < from.size(); ++i) {
+    EXPECT_EQ(MustPoll(a, cq_a).status, WcStatus::kRetryExcErr);
+  }
+}
+
 TEST_F(RcTraffic, SendFillsAReceive) {
   b.PostRecv(qp_b, 77, {SgeOf(memory_b, 16, mr_b.lkey), SgeOf(memory_b + 1'000, 100, mr_b.lkey)});
   shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kSendWithImm, 2);

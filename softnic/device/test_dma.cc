@@ -128,13 +128,13 @@ void FakeDma::CarryOut(const Job& job, DeviceCore& device, Instant now) {
     } else if (!Scatter(job, bytes)) {
       status = DmaStatus::kDestinationFault;
     }
-    device.OnDmaDone(now, job.cookie, status, 0);
+    device.OnDmaDone(now, job.cookie, status, 0, is_owner_gone);
     return;
   }
   const transport::DmaSegment& word = job.destination.at(0);
   uint64_t addr = word.addr + job.request.destination_offset;
   if (!IsReachable(word.memory, addr, 8)) {
-    device.OnDmaDone(now, job.cookie, DmaStatus::kDestinationFault, 0);
+    device.OnDmaDone(now, job.cookie, DmaStatus::kDestinationFault, 0, is_owner_gone);
     return;
   }
   uint64_t original;

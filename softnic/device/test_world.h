@@ -48,6 +48,7 @@ class FakeDma final : public SteppedDma {
   SessionId held_session = 0;     // only those that touch it wait
   int add_error = 0;              // what AddRegion says
   uint64_t bad_addr = 0;          // a page that is gone
+  bool is_owner_gone = false;     // ... and so is the process whose page it was
   std::vector<uint64_t> streams;  // of all submissions
 
  private:

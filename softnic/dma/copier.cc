@@ -19,6 +19,12 @@ uint64_t LocalPart(const DmaOp& op, uint32_t chunk_bytes) {
   return std::min<uint64_t>(op.bytes.size() - op.progress_bytes, chunk_bytes);
 }
 
+// `result`: of Copier::Read or Write.
+void Fail(DmaOp& op, DmaStatus status, int64_t result) {
+  op.status = status;
+  op.is_owner_gone = result == -ESRCH;
+}
+
 bool IsCopy(const DmaOp& op) { return op.kind == DmaOp::Kind::kCopy; }
 
 }  // namespace
@@ -179,10 +185,8 @@ void Copier::ExecuteOne(DmaOp& op, uint32_t chunk_bytes) {
     if (op.destination == nullptr) {
       locals = SlicePieces(op.destination_pieces, op.progress_bytes, remote, local_);
     }
-    if (Read(op.source, local_, locals, remote_, pieces) != static_cast<int64_t>(remote)) {
-      op.status = DmaStatus::kSourceFault;
-      return;
-    }
+    int64_t n = Read(op.source, local_, locals, remote_, pieces);
+    if (n != static_cast<int64_t>(remote)) return Fail(op, DmaStatus::kSourceFault, n);
   }
   if (unit_->count == 1) unit_->sources_done.store(true, std::memory_order_release);
   WriteOne(op, chunk_bytes, bounce_.get());
@@ -201,17 +205,16 @@ void Copier::WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from) {
   int64_t n = Write(op.destination, local_, locals, remote_, pieces);
   if (n == static_cast<int64_t>(chunk_bytes)) return Account(op, chunk_bytes);
   // Revoked: as if it had never come. Else the destination is to blame.
-  op.status = n == -ECANCELED ? DmaStatus::kSourceFault : DmaStatus::kDestinationFault;
+  Fail(op, n == -ECANCELED ? DmaStatus::kSourceFault : DmaStatus::kDestinationFault, n);
 }
 
 void Copier::ExecuteAtomic(DmaOp& op) {
   uint64_t word = 0;
   iovec remote = op.destination_pieces[0];
   iovec local = {&word, sizeof(word)};
-  if (Read(op.destination, &local, 1, &remote, 1) != static_cast<int64_t>(sizeof(word))) {
-    op.status = DmaStatus::kDestinationFault;
-    return;
-  }
+  constexpr auto kWhole = static_cast<int64_t>(sizeof(word));
+  int64_t n = Read(op.destination, &local, 1, &remote, 1);
+  if (n != kWhole) return Fail(op, DmaStatus::kDestinationFault, n);
   op.original = word;
   if (op.kind == DmaOp::Kind::kFetchAdd) {
     word += op.swap_or_add;
@@ -221,10 +224,8 @@ void Copier::ExecuteAtomic(DmaOp& op) {
     // Nothing is written back: the owner's CPU may have stored to the word since it was read.
     return Account(op, sizeof(word));
   }
-  if (Write(op.destination, &local, 1, &remote, 1) != static_cast<int64_t>(sizeof(word))) {
-    op.status = DmaStatus::kDestinationFault;
-    return;
-  }
+  n = Write(op.destination, &local, 1, &remote, 1);
+  if (n != kWhole) return Fail(op, DmaStatus::kDestinationFault, n);
   Account(op, sizeof(word));
 }
 

@@ -37,7 +37,8 @@ struct DmaOp {
   };
   Kind kind = Kind::kCopy;
   transport::DmaStatus status = transport::DmaStatus::kOk;
-  int error = 0;  // kProbe
+  int error = 0;               // kProbe
+  bool is_owner_gone = false;  // of a fault: the process whose memory it is has ended
   uint64_t stream = 0;
   uint64_t cookie = 0;
   TargetProcess* source = nullptr;       // nullptr: all bytes are in `bytes`

@@ -315,7 +315,7 @@ DmaOp* ProcessDma::NewOp() {
   op->source = op->destination = nullptr;
   op->length_bytes = op->progress_bytes = 0;
   op->original = 0;
-  op->is_revoked = false;
+  op->is_revoked = op->is_owner_gone = false;
   op->next = nullptr;
   op->bytes.clear();
   op->source_pieces.clear();
@@ -352,7 +352,7 @@ void ProcessDma::Report(DmaOp* op) {
   if (op->kind == DmaOp::Kind::kProbe) {
     probes_.push_back({op->cookie, op->error, op->original});
   } else {
-    done_.push_back({op->cookie, op->status, op->original});
+    done_.push_back({op->cookie, op->status, op->original, op->is_owner_gone});
   }
   ReleaseHolds(op);
   FreeOp(op);

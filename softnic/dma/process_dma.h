@@ -80,6 +80,7 @@ class ProcessDma final : public DmaEngine {
     uint64_t cookie;
     transport::DmaStatus status;
     uint64_t atomic_original;
+    bool is_owner_gone;  // of a fault: the process whose memory it is has ended
   };
   struct ProbeDone {
     uint64_t cookie;

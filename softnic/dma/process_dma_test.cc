@@ -240,6 +240,7 @@ TEST_F(DmaTest, UnmappedDestinationIsADestinationFault) {
   auto done = Run();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].status, DmaStatus::kDestinationFault);
+  EXPECT_FALSE(done[0].is_owner_gone);
 }
 
 TEST_F(DmaTest, ReadOnlyDestinationIsADestinationFault) {
@@ -283,7 +284,7 @@ TEST_F(DmaTest, OneFaultInABatchHarmsNobodyElse) {
   }
 }
 
-TEST_F(DmaTest, DeadProcessFaults) {
+TEST_F(DmaTest, DeadProcessFaultsAndIsKnownToBeGone) {
   TestTarget a(kPage), b(kPage);
   Attach(kA, a);
   Attach(kB, b);
@@ -293,10 +294,12 @@ TEST_F(DmaTest, DeadProcessFaults) {
   auto done = Run();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].status, DmaStatus::kDestinationFault);
+  EXPECT_TRUE(done[0].is_owner_gone);
   Copy(1, 2, {{rb, 8, b.addr()}}, {{ra, 8, a.addr()}}, 8);
   done = Run();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].status, DmaStatus::kSourceFault);
+  EXPECT_TRUE(done[0].is_owner_gone);
 }
 
 TEST_F(DmaTest, ProcessSeenDeadIsNeverTouchedEvenIfItsPidLivesOn) {

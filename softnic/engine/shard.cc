@@ -122,7 +122,7 @@ bool Shard::DeliverDma() {
   bool any = false;
   ProcessDma::Done done;
   while (dma_->PollDone(&done)) {
-    device_->OnDmaDone(now_, done.cookie, done.status, done.atomic_original);
+    device_->OnDmaDone(now_, done.cookie, done.status, done.atomic_original, done.is_owner_gone);
     any = true;
   }
   uint64_t cookie;
