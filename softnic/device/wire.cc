@@ -5,7 +5,6 @@
 //
 // Trust: packets are anybody's.
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "softnic/device/device_core.h"

@@ -3,6 +3,7 @@
 // PDUs.
 //
 // An acknowledgement may wait for the answer (wire_ack.h).
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -125,6 +126,7 @@ bool DeviceCore::HoldAck(DeviceQp& qp, const Pdu& pdu) {
   return qp.tx_responses.size() == 1;
 }
 
+// Its entry is the last one as a rule; another's is passed over when it is due.
 void DeviceCore::LetAckGo(DeviceQp& qp) {
   qp.ack_hold.LetGo();
   if (held_acks_.back().qp.slot == qp.self.slot) held_acks_.pop_back();

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "core/base/check.h"
 
@@ -192,7 +191,6 @@ bool Shard::PollNetworks(bool has_rung) {
 // Copies are made while no frame of the device is on the stack: a thread that hangs in one leaves
 // the device whole for its successor. What this turn's inputs led to is copied in this turn.
 bool Shard::Turn(CopyThread& me, bool* worked) {
-  if (!std::exchange(has_read_clock_, false)) now_ = ReadClock();
   Count(turns_);
   if (attention_.load(std::memory_order_relaxed)) {
     attention_.store(false, std::memory_order_seq_cst);
@@ -227,7 +225,9 @@ bool Shard::HasWorkLeft() const {
          !mailbox_.IsEmpty();
 }
 
+// The clock is read once between two turns, here or by Sleep.
 void Shard::Lead(CopyThread& me) {
+  now_ = ReadClock();
   while (!crew_->IsStopping()) {
     bool worked = false;
     if (!Turn(me, &worked)) return;
@@ -252,6 +252,7 @@ void Shard::Lead(CopyThread& me) {
     if (active_.size() < ports_.size() && now_ - last_parked_poll_ >= kParkedPollInterval) {
       PollParked();
     }
+    now_ = ReadClock();
   }
 }
 

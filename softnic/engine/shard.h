@@ -138,7 +138,6 @@ class Shard {
   std::vector<Closing> closing_;
 
   Instant now_{0};
-  bool has_read_clock_ = false;  // for the turn to come
   ClientPort* rang_last_ = nullptr;
   Instant idle_since_{0};
   bool was_idle_ = false;

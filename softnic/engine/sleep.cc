@@ -76,7 +76,10 @@ void Shard::ArmTimer(Instant due) {
 // polled again, the others stay parked and cost nothing from then on.
 void Shard::Sleep() {
   Instant due = NextDeadline();
-  if (due <= now_) return;
+  if (due <= now_) {
+    now_ = ReadClock();
+    return;
+  }
   is_asleep_.store(true, std::memory_order_relaxed);
   for (ClientPort* port : active_) Park(port);
   // Full fence between saying "sleeping" and the last look; pairs with each client's between its
@@ -92,7 +95,6 @@ void Shard::Sleep() {
   }
   is_asleep_.store(false, std::memory_order_relaxed);
   now_ = ReadClock();
-  has_read_clock_ = true;
   if (!has_news) last_parked_poll_ = now_;
   UnparkRecent();
   for (ClientPort* port : scratch_) {
