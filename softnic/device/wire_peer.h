@@ -27,10 +27,11 @@ struct WireShare {
     unasked_bytes += more;
     peer->bytes += more;
   }
-  // Of what was sent, `psns_left` are unacknowledged still; bytes go in proportion.
+  // Of what was sent, `psns_left` are unacknowledged still; bytes go in proportion. A packet that
+  // goes out again, and once more, may have bytes and stand for no PSN.
   void Update(uint32_t psns_left) {
-    if (psns_left < psns) {
-      uint64_t left = bytes * psns_left / psns;
+    if (psns_left < psns || psns_left == 0) {
+      uint64_t left = psns_left == 0 ? 0 : bytes * psns_left / psns;
       peer->bytes -= bytes - left;
       bytes = left;
     }

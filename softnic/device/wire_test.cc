@@ -307,6 +307,46 @@ TEST_P(Wire, QpsThatShareAnAddressNeedNoTimeouts) {
   EXPECT_EQ(alice.PollAll(cq_a).size(), kQps);
 }
 
+// What a dead QP had under way to an address is no reason for others to send less.
+TEST_P(Wire, AFailedQpLeavesItsShareToOthers) {
+  constexpr size_t kQps = 4;
+  size_t sent = 0;
+  ports[0].filter = [&](Datagram&) { return ++sent == 0; };
+  std::vector<TestQp> senders;
+  senders.reserve(kQps);
+  auto send = [&] {
+    Connect(Service::kRc);
+    senders.push_back(std::move(qp_a));
+    alice.Post(senders.back(), Rdma(shm::WrOpcode::kRdmaWrite),
+               {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  };
+  send();
+  Settle();
+  const size_t sent_alone = sent;
+  while (senders.size() != kQps) send();
+  for (size_t i = 0; i < kQps; ++i) EXPECT_EQ(Wait(alice, cq_a), WcStatus::kRetryExcErr) << i;
+  sent = 0;
+  send();
+  Settle();
+  EXPECT_EQ(sent, sent_alone);
+}
+
+TEST(WireShare, GoesBackWholeWhateverPsnsItStoodFor) {
+  WirePeer peer;
+  WireShare share;
+  share.peer = &peer;
+  share.Add(4000);
+  share.psns = 4;
+  share.Update(1);
+  EXPECT_EQ(peer.bytes, 1000u);
+  share.Update(0);
+  EXPECT_EQ(peer.bytes, 0u);
+  share.Add(1000);  // the oldest, to be sent twice: until it was, nothing counts as sent
+  share.Update(0);
+  EXPECT_EQ(share.bytes, 0u);
+  EXPECT_EQ(peer.bytes, 0u);
+}
+
 TEST_P(Wire, APeerThatIsGoneMeansRetryExceeded) {
   Connect(Service::kRc);
   ports[0].filter = [](Datagram&) { return false; };

@@ -158,6 +158,7 @@ class World {
   void PoisonCrashed();
   void CheckHeld(ClientState& state);
   void CheckPoison(const ClientState& state);
+  bool LacksReason(const End& end) const;
   bool IsFinished() const;
   std::string Unfinished() const;
   void CheckEnd();

@@ -161,6 +161,7 @@ bool RcQp::CanAccept(const Pdu& pdu) const {
 }
 
 uint32_t RcQp::UnackedPsns() const {
+  if (attributes_.state() == QpState::kErr) return 0;  // what was under way concerns it no more
   Psn next = window_.sent_psn;
   if (window_.cursor != window_.tail) {
     const SendRecord& rec = window_.At(window_.cursor);
