@@ -121,8 +121,7 @@ void Receiver::OnCompletion(End& end, const shm::Cqe& cqe) {
     }
   }
   if (status == WcStatus::kSuccess) return OnMessage(end, slot, index, cqe);
-  Flow* incoming = end.incoming();
-  const bool is_peers_fault = incoming != nullptr && incoming->bad_is_posted();
+  const bool is_peers_fault = end.HasFaultyPeer();
   if (status == WcStatus::kWrFlushErr) {
     // The failure itself may be told later: a READ's bytes may still be on their way in.
     end.must_fail = true;

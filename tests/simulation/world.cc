@@ -316,8 +316,7 @@ void World::CheckEvents(ClientState& state) {
     End* end = found == state.ends.end() ? nullptr : *found;
     Trace("event " + std::to_string(message.event) + " of object " +
           std::to_string(message.object));
-    const bool is_peers_fault =
-        end != nullptr && end->incoming() != nullptr && end->incoming()->bad_is_posted();
+    const bool is_peers_fault = end != nullptr && end->HasFaultyPeer();
     switch (event) {
       case EventType::kQpLastWqeReached:
         if (end == nullptr || !end->has_srq) {

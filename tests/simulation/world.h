@@ -83,6 +83,8 @@ struct End {
   std::vector<std::string> send_outcome, receive_outcome;  // if the world keeps outcomes
 
   Flow* incoming() const { return peer == nullptr ? nullptr : peer->flow.get(); }
+  // What the peer was told to send wrong is reason enough to fail.
+  bool HasFaultyPeer() const { return peer != nullptr && peer->flow->bad_is_posted(); }
 };
 
 struct RunStats {

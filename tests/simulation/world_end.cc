@@ -9,9 +9,7 @@ namespace verbena::simulation {
 
 // Its work was flushed, and nothing has told why yet: that may take as long as the DMA before it.
 bool World::LacksReason(const End& end) const {
-  const Flow* incoming = end.incoming();
-  const bool is_peers_fault =
-      end.service == Service::kRc && incoming != nullptr && incoming->bad_is_posted();
+  const bool is_peers_fault = end.service == Service::kRc && end.HasFaultyPeer();
   return end.must_fail && !end.has_reason && !is_peers_fault && !end.client_state->is_crashed;
 }
 
