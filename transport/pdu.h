@@ -80,13 +80,18 @@ struct Payload {
   uint32_t piece_bytes = 0;
   uint32_t piece_stride_bytes = 0;
 
-  // Precondition: the payload is at `bytes`, or empty.
-  void AppendTo(std::vector<std::byte>* out) const {
+  // Calls with each piece: address, bytes. Precondition: the payload is at `bytes`, or empty.
+  template <typename Take>
+  void ForEachPiece(const Take& take) const {
     const uint32_t whole = piece_bytes == 0 ? length : piece_bytes;
     const std::byte* from = bytes;
     for (uint32_t done = 0; done < length; done += whole, from += piece_stride_bytes) {
-      out->insert(out->end(), from, from + std::min(whole, length - done));
+      take(from, std::min(whole, length - done));
     }
+  }
+  void AppendTo(std::vector<std::byte>* out) const {
+    ForEachPiece(
+        [out](const std::byte* from, uint32_t n) { out->insert(out->end(), from, from + n); });
   }
 };
 

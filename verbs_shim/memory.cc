@@ -30,27 +30,37 @@ int CheckAccess(uint32_t wanted) {
 }
 
 // VERBENA_DMA asks for a backend. One that can't be had fails the registration, so that nobody
-// measures or tests another one unknowingly.
-int CheckBackend(const shm::Welcome& welcome) {
+// measures or tests another one unknowingly. *backend: 0 if the choice is ours.
+int ChooseBackend(const shm::Welcome& welcome, uint32_t* backend) {
   const char* wanted = secure_getenv("VERBENA_DMA");
+  *backend = 0;
   if (wanted == nullptr || wanted[0] == '\0' || strcmp(wanted, "auto") == 0) return 0;
-  uint32_t backend = 0;
-  if (strcmp(wanted, "process") == 0) backend = shm::kDmaProcess;
-  if (strcmp(wanted, "mapped") == 0) backend = shm::kDmaMapped;
-  if (strcmp(wanted, "assisted") == 0) backend = shm::kDmaAssisted;
-  if (backend == 0) return EINVAL;
-  return (welcome.dma_backends & backend) != 0 ? 0 : EOPNOTSUPP;
+  if (strcmp(wanted, "process") == 0) *backend = shm::kDmaProcess;
+  if (strcmp(wanted, "mapped") == 0) *backend = shm::kDmaMapped;
+  if (strcmp(wanted, "assisted") == 0) *backend = shm::kDmaAssisted;
+  if (*backend == 0) return EINVAL;
+  return (welcome.dma_backends & *backend) != 0 ? 0 : EOPNOTSUPP;
 }
 
-int RegisterRegion(Context* context, shm::RegMrRequest* request, shm::RegMrReply* reply) {
+int RegisterRegion(Context* context, client::Registration* registration, shm::RegMrRequest* request,
+                   shm::RegMrReply* reply) {
   int error = CheckAccess(request->access);
   if (error != 0) return error;
   if (request->length == 0 || request->addr + request->length < request->addr) return EINVAL;
-  error = CheckBackend(context->session->welcome());
+  uint32_t backend;
+  error = ChooseBackend(context->session->welcome(), &backend);
   if (error != 0) return error;
+  int sharing_error = 0;
+  if (backend != shm::kDmaProcess) {
+    const bool is_forced = backend == shm::kDmaMapped;
+    sharing_error = client::ShareForRegistration(
+        context->session, is_forced ? client::Sharing::kAll : client::Sharing::kWhereSafe,
+        registration, request);
+  }
   bool write = (request->access & access::kLocalWrite) != 0;
   error = client::PopulateForRegistration(reinterpret_cast<void*>(request->addr), request->length,
                                           write);
+  if (error == 0) error = sharing_error;  // memory that is not there is what to say first
   if (error != 0) return error;
   return Execute(context, shm::CommandOp::kRegMr, *request, reply);
 }
@@ -66,7 +76,7 @@ ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wan
   request.length = length;
   request.iova = iova;
   shm::RegMrReply reply = {};
-  int error = RegisterRegion(context, &request, &reply);
+  int error = RegisterRegion(context, &mr->registration, &request, &reply);
   if (error != 0) {
     delete mr;
     Debug("registering %zu bytes at %p, access 0x%x: %s", length, addr, wanted, strerror(error));

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "core/base/types.h"
+#include "core/client/payload.h"
 #include "core/client/session.h"
 #include "core/ring/completion_queue.h"
 #include "core/ring/work_queue.h"
@@ -52,6 +53,7 @@ struct Pd {
 
 struct Mr {
   ibv_mr base;
+  client::Registration registration;
 };
 
 struct Ah {
@@ -78,6 +80,7 @@ struct Cq {
   CqConsumer ring;
   const shm::Cqe* current;  // of an extended poll
   bool current_is_flush;
+  bool is_at_end;  // the daemon is gone, and nothing is left to tell
   shm::Cqe flush;  // made here when the daemon is gone
   // Counted without the lock, and so not exactly.
   std::atomic<uint32_t> empty_polls;

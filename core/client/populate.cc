@@ -1,6 +1,5 @@
 // Making a region's pages present at registration, and refusing what the NIC could not reach.
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -8,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/client/maps_reader.h"
 #include "core/client/session.h"
 
 #ifndef MADV_POPULATE_READ
@@ -21,67 +21,17 @@ namespace {
 constexpr size_t kTouchBatch = 64;      // pages one process_vm_readv touches
 constexpr int kPopulateAttempts = 100;  // EAGAIN means the mapping changed below us
 
-// Reads /proc/self/maps line by line: [begin, end) and the permissions of each mapping.
-class MapsReader {
- public:
-  MapsReader() : fd_(open("/proc/self/maps", O_RDONLY | O_CLOEXEC)) {}
-  ~MapsReader() {
-    if (fd_ >= 0) close(fd_);
-  }
-  MapsReader(const MapsReader&) = delete;
-  MapsReader& operator=(const MapsReader&) = delete;
-
-  bool IsOpen() const { return fd_ >= 0; }
-  // False at the end. Lines look like "7f00-7f01 rw-p 00000000 00:00 0   name".
-  bool Next(uintptr_t* begin, uintptr_t* end, bool* readable, bool* writable) {
-    if (!ParseHex('-', begin) || !ParseHex(' ', end)) return false;
-    *readable = Get() == 'r';
-    *writable = Get() == 'w';
-    for (int c = Get(); c != '\n'; c = Get()) {
-      if (c < 0) return false;
-    }
-    return true;
-  }
-
- private:
-  int Get() {
-    if (next_ == filled_) {
-      ssize_t n;
-      do {
-        n = read(fd_, buffer_, sizeof(buffer_));
-      } while (n < 0 && errno == EINTR);
-      if (n <= 0) return -1;
-      filled_ = static_cast<size_t>(n);
-      next_ = 0;
-    }
-    return static_cast<unsigned char>(buffer_[next_++]);
-  }
-  bool ParseHex(int terminator, uintptr_t* out) {
-    *out = 0;
-    for (int c = Get(); c != terminator; c = Get()) {
-      int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-      if (digit < 0) return false;
-      *out = *out << 4 | static_cast<uintptr_t>(digit);
-    }
-    return true;
-  }
-
-  int fd_;
-  size_t next_ = 0;
-  size_t filled_ = 0;
-  char buffer_[4096];
-};
-
 // Whether mappings with the rights cover all of [begin, end).
 bool IsMapped(uintptr_t begin, uintptr_t end, bool write) {
   MapsReader maps;
   if (!maps.IsOpen()) return true;  // no /proc: the reads below still find holes
-  uintptr_t map_begin, map_end;
-  bool readable, writable;
-  while (begin < end && maps.Next(&map_begin, &map_end, &readable, &writable)) {
-    if (map_end <= begin) continue;
-    if (map_begin > begin || !readable || (write && !writable)) return false;
-    begin = map_end;
+  Mapping mapping;
+  while (begin < end && maps.Next(&mapping)) {
+    if (mapping.end <= begin) continue;
+    if (mapping.begin > begin || !mapping.is_readable || (write && !mapping.is_writable)) {
+      return false;
+    }
+    begin = mapping.end;
   }
   return begin >= end;
 }

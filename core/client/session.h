@@ -24,6 +24,8 @@
 
 namespace verbena::client {
 
+struct PayloadFile;
+
 class Session {
  public:
   // Attaches to NIC `nic` over a fresh connection (ConnectInstance). The session owns `socket_fd`
@@ -71,6 +73,10 @@ class Session {
   // off, CLOEXEC on, one ChannelEvent per message, EOF when the daemon dies. The caller owns the
   // fd. -1 if it never came (errno = EIO).
   int TakeChannelFd(shm::Handle channel);
+
+  // The payload file that this process shares with the daemon, opened on first use; see payload.h.
+  // Errors: EOPNOTSUPP: the daemon has none to give; EMFILE; ENOMEM; EIO.
+  int OpenPayload(PayloadFile** out);
 
   // AsyncEventMessage per message; EOF means IBV_EVENT_DEVICE_FATAL. Owned by the session.
   int async_fd() const { return async_fd_; }
@@ -158,6 +164,9 @@ class Session {
   pthread_mutex_t fd_lock_ = PTHREAD_MUTEX_INITIALIZER;  // guards the socket's input and both lists
   std::atomic<Arena*> arenas_{nullptr};  // grows at its head only: readers need no lock
   PendingFd* pending_fds_ = nullptr;
+
+  pthread_mutex_t payload_lock_ = PTHREAD_MUTEX_INITIALIZER;
+  PayloadFile* payload_ = nullptr;
 
   Session* next_session_ = nullptr;  // list of this process's sessions, for the fork handlers
   uint64_t probe_ = 0;               // what Hello.probe_addr points at

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <new>
 
+#include "core/client/payload.h"
+#include "core/client/scoped_lock.h"
 #include "core/client/session.h"
 #include "core/client/waiting.h"
 
@@ -22,17 +24,6 @@ constexpr size_t kStatusPageBytes = 4096;
 pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER;  // guards the two below
 Session* sessions = nullptr;
 bool fork_handlers_registered = false;
-
-class ScopedLock {
- public:
-  explicit ScopedLock(pthread_mutex_t* mutex) : mutex_(mutex) { pthread_mutex_lock(mutex_); }
-  ~ScopedLock() { pthread_mutex_unlock(mutex_); }
-  ScopedLock(const ScopedLock&) = delete;
-  ScopedLock& operator=(const ScopedLock&) = delete;
-
- private:
-  pthread_mutex_t* mutex_;
-};
 
 void CloseFd(int* fd) {
   if (*fd >= 0) close(*fd);
@@ -193,6 +184,7 @@ void Session::Close() {
     while (*link != nullptr && *link != this) link = &(*link)->next_session_;
     if (*link == this) *link = next_session_;
   }
+  if (payload_ != nullptr) internal::ReleasePayload(payload_);
   // No shutdown(): as on hardware, a context dies with the last process that holds its cmd_fd.
   CloseFd(&socket_fd_);
   CloseFd(&async_fd_);
@@ -271,6 +263,32 @@ int Session::TakeChannelFd(shm::Handle channel) {
   }
   errno = EIO;
   return -1;
+}
+
+int Session::OpenPayload(PayloadFile** out) {
+  if ((welcome_.dma_backends & shm::kDmaMapped) == 0 || IsForkedCopy()) return EOPNOTSUPP;
+  ScopedLock lock(&payload_lock_);
+  *out = payload_;
+  if (payload_ != nullptr) return 0;
+  shm::OpenPayloadRequest request = {};
+  shm::OpenPayloadReply reply = {};
+  internal::KnownPayloads(request.known, shm::kPayloadsKnownMax);
+  int error =
+      Execute(shm::CommandOp::kOpenPayload, &request, sizeof(request), &reply, sizeof(reply));
+  if (error != 0) return error;
+  payload_ = internal::FindPayload(reply.payload);
+  if (payload_ == nullptr) {
+    shm::FdMessage message;
+    int fd;
+    {
+      ScopedLock fd_lock(&fd_lock_);
+      fd = AwaitFd(shm::FdKind::kPayload, 0, &message);
+    }
+    if (fd < 0) return EIO;
+    error = internal::AdoptPayload(reply.payload, fd, &payload_);
+  }
+  *out = payload_;
+  return error;
 }
 
 int Session::AwaitFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message) {

@@ -68,7 +68,15 @@ struct Welcome {
 enum class FdKind : uint32_t {
   kArena = 1,    // a queue arena: map `bytes` MAP_SHARED read-write
   kChannel = 2,  // read end of a completion channel
+  kPayload = 3,  // a payload file: map its pages over those of memory to be registered
 };
+
+// A payload file is a memfd, sealed at this size. Slot k begins at k * kPayloadSlotBytes; each
+// conversion takes a slot that was never used before, so that a mapping which the program enlarges
+// meets nobody else's pages.
+inline constexpr uint64_t kPayloadFileBytes = 1ull << 60;
+inline constexpr uint64_t kPayloadSlotBytes = 1ull << 40;
+inline constexpr uint32_t kPayloadSlots = kPayloadFileBytes / kPayloadSlotBytes;
 
 // Daemon → client, with one fd.
 struct FdMessage {

@@ -46,6 +46,7 @@ enum class CommandOp : uint32_t {
   kDestroyAh,
   kAttachMcast,
   kDetachMcast,
+  kOpenPayload,
   kCount,
 };
 const char* CommandOpName(CommandOp op);
@@ -153,6 +154,24 @@ struct QueryPkeyReply {
   uint32_t reserved;
 };
 
+// A program may have a payload file from another session of this process; the reply names one of
+// the known ones if the daemon has it too, else a new one, whose fd is on its way (kPayload, id 0).
+inline constexpr uint32_t kPayloadsKnownMax = 8;
+struct OpenPayloadRequest {
+  uint64_t known[kPayloadsKnownMax];  // 0: none
+};
+struct OpenPayloadReply {
+  uint64_t payload;  // id
+};
+
+// Pages at `addr` are those of the payload file at `offset`.
+struct MappedPiece {
+  uint64_t addr;
+  uint64_t bytes;
+  uint64_t offset;
+};
+inline constexpr uint32_t kMappedPiecesMax = 16;
+
 struct RegMrRequest {
   Handle pd;
   uint32_t access;
@@ -160,7 +179,9 @@ struct RegMrRequest {
   uint64_t length;
   uint64_t iova;  // address by which work requests name the first byte
   uint32_t flags;
-  uint32_t reserved;
+  uint32_t piece_count;
+  uint64_t payload;                      // file of the pieces
+  MappedPiece pieces[kMappedPiecesMax];  // ascending, apart, within the range
 };
 struct RegMrReply {
   Handle mr;
@@ -307,5 +328,6 @@ static_assert(sizeof(QueryDeviceReply) <= kCommandPayloadBytes);
 static_assert(sizeof(QueryGidTableReply) <= kCommandPayloadBytes);
 static_assert(sizeof(ModifyQpRequest) <= kCommandPayloadBytes);
 static_assert(sizeof(CreateQpReply) <= kCommandPayloadBytes);
+static_assert(sizeof(RegMrRequest) <= kCommandPayloadBytes);
 
 }  // namespace verbena::shm

@@ -35,7 +35,8 @@ struct StatusSnapshot {
   DeviceStats stats;
   uint64_t dma_operations = 0;
   uint64_t dma_units = 0;
-  uint64_t dma_bytes = 0;
+  uint64_t dma_process_bytes = 0;
+  uint64_t dma_mapped_bytes = 0;
   uint64_t slow_processes = 0;
 };
 
@@ -224,7 +225,8 @@ void AdminConnection::Status() {
         s.stats = server->device()->Stats();
         s.dma_operations = server->dma()->operations();
         s.dma_units = server->dma()->units();
-        s.dma_bytes = server->dma()->process_bytes();
+        s.dma_process_bytes = server->dma()->process_bytes();
+        s.dma_mapped_bytes = server->dma()->mapped_bytes();
         s.slow_processes = server->dma()->slow_processes();
         return s;
       },
@@ -251,7 +253,8 @@ void AdminConnection::Status() {
                                    {"pdus", s.stats.pdus},
                                    {"payload_bytes", s.stats.payload_bytes},
                                    {"commands", s.stats.commands}};
-        o["dma"] = json::object{{"process_bytes", s.dma_bytes},
+        o["dma"] = json::object{{"process_bytes", s.dma_process_bytes},
+                                {"mapped_bytes", s.dma_mapped_bytes},
                                 {"operations", s.dma_operations},
                                 {"units", s.dma_units},
                                 {"slow_processes", s.slow_processes}};

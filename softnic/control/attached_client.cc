@@ -76,7 +76,8 @@ void AttachedClient::OpenOnLeader(const shm::Hello& hello) {
                              if (error == 0 && word != expected) error = ESRCH;
                              server->dma()->SetReachable(welcome.session, error == 0);
                              welcome.dma_errno = error;
-                             welcome.dma_backends = error == 0 ? shm::kDmaProcess : 0;
+                             welcome.dma_backends =
+                                 (error == 0 ? shm::kDmaProcess : 0) | shm::kDmaMapped;
                              if (!server->shard()->AddPort(&self->session_->port()))
                                welcome.error = errno;
                              HandBack(std::move(self), welcome);

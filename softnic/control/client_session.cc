@@ -145,6 +145,10 @@ int ClientSession::OpenChannel(shm::Handle channel) {
 
 void ClientSession::CloseChannel(shm::Handle channel) { channels_.erase(channel); }
 
+int ClientSession::SendPayload(int fd) {
+  return SendFd(shm::FdKind::kPayload, 0, shm::kPayloadFileBytes, fd);
+}
+
 bool ClientSession::SendEvent(int fd, const void* message, size_t bytes) {
   for (;;) {
     if (send(fd, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;

@@ -43,6 +43,7 @@ class ClientSession final : public SessionServices {
   void FreeQueue(const QueueMemory& queue) override;
   int OpenChannel(shm::Handle channel) override;
   void CloseChannel(shm::Handle channel) override;
+  int SendPayload(int fd) override;
   bool SendChannelEvent(shm::Handle channel, const shm::ChannelEvent& event) override;
   bool SendAsyncEvent(const shm::AsyncEventMessage& event) override;
   void CompleteCommand(uint32_t slot, uint32_t submitted, int error, const void* payload,

@@ -41,7 +41,7 @@ TEST(Daemon, RefusesInPlainWords) {
   said = TestDaemon::Launch({"--directory=/nonexistent/verbena"}, &pid);
   waitpid(pid, nullptr, 0);
   EXPECT_NE(said.find("does not exist"), std::string::npos) << said;
-  said = TestDaemon::Launch({"--directory=/tmp", "--dma=mapped"}, &pid);
+  said = TestDaemon::Launch({"--directory=/tmp", "--dma=assisted"}, &pid);
   waitpid(pid, nullptr, 0);
   EXPECT_NE(said.find("not available in this version"), std::string::npos) << said;
   said = TestDaemon::Launch({"--directory=/tmp", "--max-qp=many"}, &pid);
@@ -68,7 +68,7 @@ TEST(Attach, CommandsPassAndFdsArePrivate) {
   TestDaemon daemon;
   TestClient client;
   ASSERT_TRUE(client.Attach(daemon.directory()));
-  EXPECT_EQ(client.welcome().dma_backends, shm::kDmaProcess);
+  EXPECT_EQ(client.welcome().dma_backends, shm::kDmaProcess | shm::kDmaMapped);
   EXPECT_EQ(client.welcome().dma_errno, 0);
   EXPECT_STREQ(client.welcome().nic.name, "verbena0");
   shm::QueryDeviceReply reply = {};
@@ -79,13 +79,13 @@ TEST(Attach, CommandsPassAndFdsArePrivate) {
   EXPECT_EQ(mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, client.status_fd(), 0), MAP_FAILED);
 }
 
-TEST(Attach, WrongProbeValueMeansNoBackend) {
+TEST(Attach, WrongProbeValueMeansThatOnlySharedMemoryIsReached) {
   TestDaemon daemon;
   TestClient client;
   shm::Hello hello = client.hello();
   hello.probe_value += 1;
   ASSERT_TRUE(client.Attach(daemon.directory(), hello));
-  EXPECT_EQ(client.welcome().dma_backends, 0u);
+  EXPECT_EQ(client.welcome().dma_backends, shm::kDmaMapped);
   EXPECT_EQ(client.welcome().dma_errno, ESRCH);
 }
 

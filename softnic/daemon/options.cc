@@ -60,10 +60,9 @@ std::string ParseInto(std::string_view flag, std::string_view text, uint64_t min
 }
 
 std::string CheckDma(std::string_view value) {
-  if (value == "auto" || value == "process") return "";
-  if (value == "mapped" || value == "assisted") {
-    return "--dma=" + std::string(value) +
-           " is not available in this version: use --dma=process or --dma=auto";
+  if (value == "auto" || value == "mapped" || value == "process") return "";
+  if (value == "assisted") {
+    return "--dma=assisted is not available in this version: use --dma=auto, mapped or process";
   }
   return "--dma is auto, process, mapped or assisted, not \"" + std::string(value) + "\"";
 }
@@ -222,7 +221,7 @@ std::string HelpText() {
       "  --mtu=BYTES           active MTU: 256, 512, 1024, 2048 or 4096 (default)\n"
       "  --idle-exit-s=N       end when no client was there for N seconds (default 0: never)\n"
       "  --ready-fd=FD         write R there when listening, or E and what is wrong\n"
-      "  --dma=auto|process    how payload reaches clients' memory\n"
+      "  --dma=auto|mapped|process  how payload reaches clients' memory\n"
       "  --log-level=LEVEL     error, info (default) or debug\n"
       "  --max-sessions=N      clients at a time (default 1024)\n"
       "  --max-session-mib=N   queue memory of one client (default 8192)\n\n"

@@ -40,6 +40,7 @@ const DeviceCore::CommandRow& DeviceCore::RowOf(CommandOp op) {
       {&D::DestroyAh, kHandle},
       {&D::AttachMcast, kMcast},
       {&D::DetachMcast, kMcast},
+      {&D::OpenPayload, sizeof(shm::OpenPayloadRequest)},
   };
   static_assert(std::size(kRows) == static_cast<size_t>(CommandOp::kCount));
   return kRows[static_cast<size_t>(op)];

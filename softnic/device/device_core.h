@@ -137,6 +137,7 @@ class DeviceCore {
   int DeallocPd(Command& command);
   int RegMr(Command& command);
   int DeregMr(Command& command);
+  int OpenPayload(Command& command);
   int CreateChannel(Command& command);
   int DestroyChannel(Command& command);
   int CreateCq(Command& command);

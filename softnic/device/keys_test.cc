@@ -123,7 +123,7 @@ TEST_F(Keys, KeyOfADeregisteredRegionIsDeadEvenWhenItsIndexIsReused) {
 }
 
 TEST_F(Keys, RegionIsNamedByItsIova) {
-  shm::RegMrRequest request{b.pd, kAll, AddrB() + 100, 200, 0x10'0000, 0, 0};
+  shm::RegMrRequest request{b.pd, kAll, AddrB() + 100, 200, 0x10'0000, 0, 0, 0, {}};
   shm::RegMrReply reply;
   ASSERT_EQ(b.Execute(shm::CommandOp::kRegMr, request, &reply), 0);
   memory_a[0] = 9;

@@ -55,6 +55,7 @@ int DeviceCore::RegMr(Command& command) {
   auto request = command.Request<shm::RegMrRequest>();
   Pd* pd = session.pds.Find(request.pd);
   if (pd == nullptr || request.flags != 0) return EINVAL;
+  if (request.piece_count > shm::kMappedPiecesMax) return EINVAL;
   if (int error = CheckAccess(request.access); error != 0) return error;
   uint64_t iova = (request.access & access::kZeroBased) != 0 ? 0 : request.iova;
   // Nothing to pin is EINVAL with every kernel driver (ib_umem_get).
@@ -63,7 +64,9 @@ int DeviceCore::RegMr(Command& command) {
   if (nic.counts.mrs >= nic.limits().max_mr || session.mrs.IsFull()) return ENOMEM;
 
   transport::MemoryId memory = 0;
-  int error = dma_->AddRegion(session.id, request.addr, request.length, request.access, &memory);
+  const RegionSpec spec = {request.addr, request.length, request.payload, request.pieces,
+                           request.piece_count};
+  int error = dma_->AddRegion(session.id, spec, &memory);
   if (error != 0) return error;
 
   auto owned = std::make_unique<Mr>();
@@ -86,6 +89,17 @@ int DeviceCore::RegMr(Command& command) {
   ++nic.counts.mrs;
   command.Reply(shm::RegMrReply{mr->handle, mr->key, mr->key, 0});
   return 0;
+}
+
+int DeviceCore::OpenPayload(Command& command) {
+  auto request = command.Request<shm::OpenPayloadRequest>();
+  shm::OpenPayloadReply reply = {};
+  int fd = -1;
+  int error = dma_->OpenPayload(command.session->id, request.known, shm::kPayloadsKnownMax,
+                                &reply.payload, &fd);
+  if (error == 0 && fd >= 0) error = command.session->services->SendPayload(fd);
+  if (error == 0) command.Reply(reply);
+  return error;
 }
 
 // The key dies now; the command ends when no DMA can touch the memory any more.

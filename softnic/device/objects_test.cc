@@ -101,7 +101,7 @@ TEST_F(Objects, CqChannelAndSrqAreBusyWhileUsed) {
 
 TEST_F(Objects, RegMrChecksItsArguments) {
   auto reg = [&](uint64_t addr, uint64_t length, uint32_t access, uint64_t iova) {
-    shm::RegMrRequest request{client.pd, access, addr, length, iova, 0, 0};
+    shm::RegMrRequest request{client.pd, access, addr, length, iova, 0, 0, 0, {}};
     shm::RegMrReply reply;
     int error = client.Execute(CommandOp::kRegMr, request, &reply);
     if (error == 0) client.DoHandle(CommandOp::kDeregMr, reply.mr);

@@ -2,6 +2,7 @@
 // these with memfds, sockets and process_vm_*; tests and the simulator in plain memory.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 
 #include "core/ring/ring_memory.h"
@@ -31,6 +32,9 @@ class SessionServices {
   // 0 or errno (EMFILE, ENOMEM). The read end is on its way to the client when this returns.
   virtual int OpenChannel(shm::Handle channel) = 0;
   virtual void CloseChannel(shm::Handle channel) = 0;
+  // 0 or errno (EMFILE, ENOMEM). A copy of the payload file's fd is on its way to the client when
+  // this returns.
+  virtual int SendPayload(int fd) = 0;
   // False: the fd is full; the device keeps the event and calls again from FlushEvents().
   virtual bool SendChannelEvent(shm::Handle channel, const shm::ChannelEvent& event) = 0;
   virtual bool SendAsyncEvent(const shm::AsyncEventMessage& event) = 0;
@@ -42,14 +46,29 @@ class SessionServices {
 // No region: AddRegion never gives this id out, and what names it is a fault.
 inline constexpr transport::MemoryId kNoMemory = 0;
 
+// Memory of a session's process. The pieces say which of it are pages of a payload file.
+struct RegionSpec {
+  uint64_t addr = 0;
+  uint64_t length = 0;
+  uint64_t payload = 0;  // id of the file
+  const shm::MappedPiece* pieces = nullptr;
+  uint32_t piece_count = 0;
+};
+
 // Carries out movements of payload. Thread: the shard.
 class DmaEngine {
  public:
   virtual ~DmaEngine() = default;
+  // The payload file that the session shares with its process's other sessions: one the client
+  // knows (the id of *out is among `known`, *fd is -1), or a new one, of which the client needs a
+  // copy of *fd. 0 or errno.
+  virtual int OpenPayload(SessionId session, const uint64_t* known, uint32_t known_count,
+                          uint64_t* out, int* fd) {
+    return EOPNOTSUPP;
+  }
   // A region of the session's process becomes reachable. 0, or EFAULT, ENOMEM, EOPNOTSUPP (no
-  // backend can reach this client's memory).
-  virtual int AddRegion(SessionId session, uint64_t addr, uint64_t length, uint32_t access,
-                        transport::MemoryId* out) = 0;
+  // backend can reach this client's memory), EINVAL (pieces that can't be).
+  virtual int AddRegion(SessionId session, const RegionSpec& spec, transport::MemoryId* out) = 0;
   virtual void RemoveRegion(transport::MemoryId region) = 0;
   // Name of the region's backend for `verbena show mr`: "process", "mapped", "assisted".
   virtual const char* BackendName(transport::MemoryId region) const = 0;

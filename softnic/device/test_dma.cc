@@ -2,13 +2,12 @@
 
 namespace verbena::softnic::testing {
 
-int FakeDma::AddRegion(SessionId session, uint64_t addr, uint64_t length, uint32_t access,
-                       transport::MemoryId* out) {
+int FakeDma::AddRegion(SessionId session, const RegionSpec& spec, transport::MemoryId* out) {
   if (add_error != 0) return add_error;
   // An id comes back at once: nobody may rely on more.
   *out = 1;
   while (regions.contains(*out)) ++*out;
-  regions[*out] = {session, addr, length};
+  regions[*out] = {session, spec.addr, spec.length};
   return 0;
 }
 

@@ -34,8 +34,7 @@ class FakeDma final : public SteppedDma {
     uint64_t addr, length;
   };
 
-  int AddRegion(SessionId session, uint64_t addr, uint64_t length, uint32_t access,
-                transport::MemoryId* out) override;
+  int AddRegion(SessionId session, const RegionSpec& spec, transport::MemoryId* out) override;
   void RemoveRegion(transport::MemoryId region) override { regions.erase(region); }
   const char* BackendName(transport::MemoryId region) const override { return "fake"; }
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
@@ -84,6 +83,7 @@ class FakeServices final : public SessionServices {
   void FreeQueue(const QueueMemory& queue) override;
   int OpenChannel(shm::Handle channel) override;
   void CloseChannel(shm::Handle channel) override { open_channels.erase(channel); }
+  int SendPayload(int fd) override { return 0; }
   bool SendChannelEvent(shm::Handle channel, const shm::ChannelEvent& event) override;
   bool SendAsyncEvent(const shm::AsyncEventMessage& event) override;
   void CompleteCommand(uint32_t slot, uint32_t submitted, int error, const void* payload,

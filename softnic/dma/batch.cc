@@ -59,6 +59,10 @@ DmaOp* ProcessDma::PopLane(uint32_t lane) {
 bool ProcessDma::Fits(const CopyUnit& unit, const DmaOp& op) const {
   if (op.kind != DmaOp::Kind::kCopy || unit.ops[0]->kind != DmaOp::Kind::kCopy) return false;
   if (op.destination != unit.destination) return false;
+  if (op.source_is_mapped || op.destination_is_mapped || unit.ops[0]->source_is_mapped ||
+      unit.ops[0]->destination_is_mapped) {
+    return false;  // the same page has two addresses
+  }
   if (op.source != nullptr && unit.source != nullptr && op.source != unit.source) return false;
   if (op.source == nullptr || op.source != unit.destination) return true;
   for (uint32_t i = 0; i < unit.count; ++i) {
@@ -78,6 +82,10 @@ bool ProcessDma::TakeFromLane(uint32_t lane, CopyUnit* unit, uint64_t* bytes, ui
       if (unit->count != 0) return false;
       Report(PopLane(lane));
       continue;
+    }
+    if (op->IsMapped()) {
+      if (unit->count == 0) RunMapped(lane, bytes);
+      return false;
     }
     uint32_t op_reads = static_cast<uint32_t>(op->source_pieces.size());
     uint32_t op_writes = static_cast<uint32_t>(op->destination_pieces.size());
@@ -105,7 +113,8 @@ bool ProcessDma::TakeFromLane(uint32_t lane, CopyUnit* unit, uint64_t* bytes, ui
 }
 
 // Round-robin over lanes, so that a stream of large copies delays others by one system call each.
-bool ProcessDma::BuildUnit(CopyUnit* unit) {
+// False: there was nothing for a unit; *mapped_bytes grows by what was moved without one.
+bool ProcessDma::BuildUnit(CopyUnit* unit, uint64_t* mapped_bytes) {
   uint64_t bytes = 0;
   uint32_t reads = 0, writes = 0;
   for (uint32_t i = 0; i < kLanes && lane_mask_ != 0; ++i) {
@@ -114,6 +123,7 @@ bool ProcessDma::BuildUnit(CopyUnit* unit) {
     next_lane_ = (lane + 1) % kLanes;
     if (!TakeFromLane(lane, unit, &bytes, &reads, &writes)) break;
   }
+  if (unit->count == 0) *mapped_bytes += bytes;
   return unit->count != 0;
 }
 
@@ -144,9 +154,9 @@ ProcessDma::Batch ProcessDma::RunBatch(CopyThread& me, uint64_t budget_bytes) {
   uint64_t spent = 0;
   while (lane_mask_ != 0 && spent < budget_bytes) {
     CopyUnit* unit = NewUnit();
-    if (!BuildUnit(unit)) {
+    if (!BuildUnit(unit, &spent)) {
       free_units_.push_back(unit);
-      worked = true;  // refused or diverted operations
+      worked = true;  // refused or diverted operations, or mapped ones
       continue;
     }
     worked = true;

@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "core/base/check.h"
+#include "softnic/dma/bus_error.h"
+#include "softnic/dma/move_bytes.h"
 
 namespace verbena::softnic {
 
@@ -109,6 +111,7 @@ void Copier::Execute(CopyUnit& unit) {
 }
 
 // Into the bounce buffer, or into the NIC's own memory if that is the destination.
+// Precondition: nothing of the unit is mapped.
 bool Copier::ReadAll(CopyUnit& unit) {
   uint32_t pieces = 0, locals = 0;
   uint64_t bytes = 0;
@@ -178,18 +181,32 @@ void Copier::ExecuteOne(DmaOp& op, uint32_t chunk_bytes) {
   uint64_t local = LocalPart(op, chunk_bytes);
   uint64_t remote = chunk_bytes - local;
   if (remote != 0) {
-    uint64_t offset = op.progress_bytes + local - op.bytes.size();
-    uint32_t pieces = SlicePieces(op.source_pieces, offset, remote, remote_);
-    uint32_t locals = 1;
-    local_[0] = {bounce_.get(), remote};
-    if (op.destination == nullptr) {
-      locals = SlicePieces(op.destination_pieces, op.progress_bytes, remote, local_);
-    }
-    int64_t n = Read(op.source, local_, locals, remote_, pieces);
+    int64_t n = ReadOne(op, op.progress_bytes + local - op.bytes.size(), remote);
     if (n != static_cast<int64_t>(remote)) return Fail(op, DmaStatus::kSourceFault, n);
   }
   if (unit_->count == 1) unit_->sources_done.store(true, std::memory_order_release);
   WriteOne(op, chunk_bytes, bounce_.get());
+}
+
+// `bytes` of the source from `offset` on, into the bounce buffer or to where they belong. Returns
+// as Read does.
+int64_t Copier::ReadOne(DmaOp& op, uint64_t offset, uint64_t bytes) {
+  if (op.source_is_mapped) {
+    // Through the buffer, though it is here: its session may go while a write hangs, and the
+    // mapping with it.
+    const iovec bounce = {bounce_.get(), bytes};
+    uintptr_t fault;
+    const bool is_done =
+        Guarded(&fault, [&] { MovePieces(&bounce, 0, op.source_pieces.data(), offset, bytes); });
+    return is_done ? static_cast<int64_t>(bytes) : -EFAULT;
+  }
+  uint32_t pieces = SlicePieces(op.source_pieces, offset, bytes, remote_);
+  uint32_t locals = 1;
+  local_[0] = {bounce_.get(), bytes};
+  if (op.destination == nullptr) {
+    locals = SlicePieces(op.destination_pieces, op.progress_bytes, bytes, local_);
+  }
+  return Read(op.source, local_, locals, remote_, pieces);
 }
 
 // Writes the chunk: its local part, and then what stands at `from`.
@@ -201,11 +218,33 @@ void Copier::WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from) {
   uint32_t locals = 0;
   if (local != 0) local_[locals++] = {op.bytes.data() + op.progress_bytes, local};
   if (remote != 0) local_[locals++] = {from, remote};
-  uint32_t pieces = SlicePieces(op.destination_pieces, op.progress_bytes, chunk_bytes, remote_);
-  int64_t n = Write(op.destination, local_, locals, remote_, pieces);
+  int64_t n;
+  if (op.destination_is_mapped) {
+    n = WriteMapped(op, chunk_bytes);
+  } else {
+    uint32_t pieces = SlicePieces(op.destination_pieces, op.progress_bytes, chunk_bytes, remote_);
+    n = Write(op.destination, local_, locals, remote_, pieces);
+  }
   if (n == static_cast<int64_t>(chunk_bytes)) return Account(op, chunk_bytes);
   // Revoked: as if it had never come. Else the destination is to blame.
   Fail(op, n == -ECANCELED ? DmaStatus::kSourceFault : DmaStatus::kDestinationFault, n);
+}
+
+// What local_ names, as Write would: the mapping is there until the gate is left.
+int64_t Copier::WriteMapped(DmaOp& op, uint32_t chunk_bytes) {
+  int64_t result = chunk_bytes;
+  gate_->Enter(op.destination);
+  if (unit_->revoked.load(std::memory_order_seq_cst)) {
+    result = -ECANCELED;
+  } else {
+    uintptr_t fault;
+    const bool is_done = Guarded(&fault, [&] {
+      MovePieces(op.destination_pieces.data(), op.progress_bytes, local_, 0, chunk_bytes);
+    });
+    if (!is_done) result = -EFAULT;
+  }
+  gate_->Leave();
+  return result;
 }
 
 void Copier::ExecuteAtomic(DmaOp& op) {

@@ -42,7 +42,10 @@ struct DmaOp {
   uint64_t stream = 0;
   uint64_t cookie = 0;
   TargetProcess* source = nullptr;       // nullptr: all bytes are in `bytes`
-  TargetProcess* destination = nullptr;  // nullptr: destination_pieces are our own memory
+  TargetProcess* destination = nullptr;  // nullptr: destination_pieces are packets
+  // The pieces of that process are mapped here, and are given by our addresses.
+  bool source_is_mapped = false;
+  bool destination_is_mapped = false;
   uint64_t length_bytes = 0;
   uint64_t progress_bytes = 0;
   std::vector<std::byte> bytes;      // the first bytes of the copy (GRH, inline data) ...
@@ -58,6 +61,12 @@ struct DmaOp {
   };
   Hold holds[2];  // the sessions whose fences wait for this operation
   DmaOp* next = nullptr;
+
+  // No process need be asked: what it is about is here.
+  bool IsMapped() const {
+    return kind <= Kind::kFetchAdd && (source == nullptr || source_is_mapped) &&
+           (destination == nullptr || destination_is_mapped);
+  }
 };
 
 // What one go of the Copier carries out: operations with one source and one destination process.
@@ -97,7 +106,9 @@ class Copier {
 
  private:
   void ExecuteOne(DmaOp& op, uint32_t chunk_bytes);
+  int64_t ReadOne(DmaOp& op, uint64_t offset, uint64_t bytes);
   void WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from);
+  int64_t WriteMapped(DmaOp& op, uint32_t chunk_bytes);
   void ExecuteAtomic(DmaOp& op);
   void ExecuteProbe(DmaOp& op);
   bool ReadAll(CopyUnit& unit);

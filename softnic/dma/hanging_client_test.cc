@@ -127,7 +127,7 @@ class HangingClientTest : public ::testing::Test {
     OnLeader([&] {
       dma_.AttachSession(session, target.pid());
       dma_.SetReachable(session, true);
-      EXPECT_EQ(dma_.AddRegion(session, target.addr(), 4 * kPage, 0, &id), 0);
+      EXPECT_EQ(dma_.AddRegion(session, {.addr = target.addr(), .length = 4 * kPage}, &id), 0);
     });
     return id;
   }

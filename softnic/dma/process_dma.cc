@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "softnic/dma/bus_error.h"
 
 namespace verbena::softnic {
 
@@ -28,9 +29,10 @@ MemoryId MakeMemoryId(uint32_t index, uint8_t generation) {
 // Streams of probes are apart from the device's by the top bit, one per session and range.
 constexpr uint64_t kProbeStreamBit = 1ull << 63;
 
-uint32_t LaneOf(uint64_t stream) {
-  // Fibonacci hashing: neighbouring stream numbers land in different lanes.
-  return static_cast<uint32_t>((stream * 0x9e37'79b9'7f4a'7c15ull) >> 58);
+bool IsAllMapped(const RegionSpec& spec) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < spec.piece_count; ++i) bytes += spec.pieces[i].bytes;
+  return bytes == spec.length;
 }
 
 uint64_t TotalLength(const DmaSegment* segments, uint32_t count) {
@@ -41,9 +43,7 @@ uint64_t TotalLength(const DmaSegment* segments, uint32_t count) {
 
 }  // namespace
 
-ProcessDma::ProcessDma(CopyCrew* crew) : crew_(crew), regions_(1) {
-  static_assert(kLanes == 64, "LaneOf keeps six bits");
-}
+ProcessDma::ProcessDma(CopyCrew* crew) : crew_(crew), regions_(1) { CatchBusErrors(); }
 ProcessDma::~ProcessDma() = default;
 
 // --- sessions -----------------------------------------------------------------------------------
@@ -128,13 +128,13 @@ void ProcessDma::SubmitProbe(SessionId session, uint64_t addr, uint64_t bytes, u
 
 // --- regions ------------------------------------------------------------------------------------
 
-int ProcessDma::AddRegion(SessionId session, uint64_t addr, uint64_t length, uint32_t access,
-                          MemoryId* out) {
+int ProcessDma::AddRegion(SessionId session, const RegionSpec& spec, MemoryId* out) {
   int probed_error = std::exchange(probed_error_, 0);
   DmaSession* record = FindSession(session);
-  if (record == nullptr || !record->reachable) return EOPNOTSUPP;
-  if (addr + length < addr) return EFAULT;
-  if (length != 0 && probed_error != 0) return probed_error;
+  if (record == nullptr) return EOPNOTSUPP;
+  if (spec.addr + spec.length < spec.addr) return EFAULT;
+  if (!record->reachable && !IsAllMapped(spec)) return EOPNOTSUPP;
+  if (record->reachable && spec.length != 0 && probed_error != 0) return probed_error;
   uint32_t index;
   if (!free_regions_.empty()) {
     index = free_regions_.back();
@@ -145,9 +145,13 @@ int ProcessDma::AddRegion(SessionId session, uint64_t addr, uint64_t length, uin
     regions_.emplace_back();
   }
   Region& region = regions_[index];
+  if (int error = MapParts(spec, record, &region); error != 0) {
+    free_regions_.push_back(index);
+    return error;
+  }
   region.session = record;
-  region.addr = addr;
-  region.length = length;
+  region.addr = spec.addr;
+  region.length = spec.length;
   *out = MakeMemoryId(index, region.generation);
   return 0;
 }
@@ -155,6 +159,7 @@ int ProcessDma::AddRegion(SessionId session, uint64_t addr, uint64_t length, uin
 void ProcessDma::RemoveRegion(MemoryId id) {
   if (FindRegion(id) == nullptr) return;
   uint32_t index = id & (kRegionsMax - 1);
+  UnmapParts(&regions_[index]);
   regions_[index].session = nullptr;
   regions_[index].generation += 1;
   free_regions_.push_back(index);
@@ -168,15 +173,23 @@ const ProcessDma::Region* ProcessDma::FindRegion(MemoryId id) const {
   return &region;
 }
 
-const char* ProcessDma::BackendName(MemoryId region) const {
-  return FindRegion(region) == nullptr ? "none" : "process";
+const char* ProcessDma::BackendName(MemoryId id) const {
+  const Region* region = FindRegion(id);
+  if (region == nullptr) return "none";
+  if (region->parts.empty()) return "process";
+  uint64_t mapped_bytes = 0;
+  for (const MappedPart& part : region->parts) mapped_bytes += part.bytes;
+  return mapped_bytes == region->length ? "mapped" : "mapped, process";
 }
 
 // --- submission ---------------------------------------------------------------------------------
 
+// `out` are addresses in the process, or with *is_mapped our own.
 bool ProcessDma::ResolvePieces(const DmaSegment* segments, uint32_t count, uint64_t offset,
-                               uint64_t length, std::vector<iovec>* out,
-                               DmaSession** session) const {
+                               uint64_t length, std::vector<iovec>* out, DmaSession** session,
+                               bool* is_mapped) {
+  mapped_pieces_.clear();
+  *is_mapped = length != 0;
   for (uint32_t i = 0; i < count && length != 0; ++i) {
     const DmaSegment& segment = segments[i];
     if (offset >= segment.length) {
@@ -194,9 +207,12 @@ bool ProcessDma::ResolvePieces(const DmaSegment* segments, uint32_t count, uint6
     *session = region->session;
     uint64_t n = std::min<uint64_t>(segment.length - offset, length);
     out->push_back({reinterpret_cast<void*>(segment.addr + offset), n});
+    *is_mapped = *is_mapped && FindMapped(*region, segment.addr + offset, n);
     offset = 0;
     length -= n;
   }
+  *is_mapped = *is_mapped && mapped_pieces_.size() <= kUnitPiecesMax;
+  if (*is_mapped) out->assign(mapped_pieces_.begin(), mapped_pieces_.end());
   return length == 0;
 }
 
@@ -206,22 +222,29 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   op->bytes.insert(op->bytes.end(), request.prefix, request.prefix + request.prefix_bytes);
   DmaSession* source = nullptr;
   DmaSession* destination = nullptr;
-  if (payload.bytes != nullptr) {
-    payload.AppendTo(&op->bytes);
-  } else if (!ResolvePieces(payload.segments, payload.segment_count, payload.offset, payload.length,
-                            &op->source_pieces, &source)) {
-    op->kind = DmaOp::Kind::kFailed;
-    op->status = DmaStatus::kSourceFault;
-    return;
-  }
   for (uint32_t i = 0; i < request.local_piece_count; ++i) {
     op->destination_pieces.push_back({request.local_pieces[i].to, request.local_pieces[i].bytes});
   }
-  if (request.local_piece_count == 0 &&
-      !ResolvePieces(request.destination, request.destination_count, request.destination_offset,
-                     op->length_bytes, &op->destination_pieces, &destination)) {
+  const bool has_destination =
+      request.local_piece_count != 0 ||
+      ResolvePieces(request.destination, request.destination_count, request.destination_offset,
+                    op->length_bytes, &op->destination_pieces, &destination,
+                    &op->destination_is_mapped);
+  bool has_source = true;
+  if (payload.bytes != nullptr && op->destination_is_mapped && MovesAtOnce(*op)) {
+    // Moved before anybody can touch the packets: they need not be copied.
+    payload.ForEachPiece([op](const std::byte* from, uint32_t n) {
+      op->source_pieces.push_back({const_cast<std::byte*>(from), n});
+    });
+  } else if (payload.bytes != nullptr) {
+    payload.AppendTo(&op->bytes);
+  } else {
+    has_source = ResolvePieces(payload.segments, payload.segment_count, payload.offset,
+                               payload.length, &op->source_pieces, &source, &op->source_is_mapped);
+  }
+  if (!has_source || !has_destination) {
     op->kind = DmaOp::Kind::kFailed;
-    op->status = DmaStatus::kDestinationFault;
+    op->status = has_source ? DmaStatus::kDestinationFault : DmaStatus::kSourceFault;
     return;
   }
   if (source != nullptr) {
@@ -243,7 +266,8 @@ void ProcessDma::ResolveAtomic(const DmaRequest& request, DmaOp* op) {
                                                             : DmaOp::Kind::kFetchAdd;
   if (TotalLength(request.destination, request.destination_count) < sizeof(uint64_t) ||
       !ResolvePieces(request.destination, request.destination_count, request.destination_offset,
-                     sizeof(uint64_t), &op->destination_pieces, &destination) ||
+                     sizeof(uint64_t), &op->destination_pieces, &destination,
+                     &op->destination_is_mapped) ||
       op->destination_pieces.size() != 1) {
     op->kind = DmaOp::Kind::kFailed;
     op->status = DmaStatus::kDestinationFault;
@@ -263,6 +287,10 @@ void ProcessDma::Submit(uint64_t stream, uint64_t cookie, const DmaRequest& requ
     ResolveAtomic(request, op);
   }
   operations_ += 1;
+  if (op->IsMapped() && MovesAtOnce(*op)) {
+    MoveMapped(op, op->length_bytes);
+    return Report(op);
+  }
   Enqueue(op);
 }
 
@@ -316,6 +344,7 @@ DmaOp* ProcessDma::NewOp() {
   op->length_bytes = op->progress_bytes = 0;
   op->original = 0;
   op->is_revoked = op->is_owner_gone = false;
+  op->source_is_mapped = op->destination_is_mapped = false;
   op->next = nullptr;
   op->bytes.clear();
   op->source_pieces.clear();

@@ -19,6 +19,7 @@
 
 #include "softnic/device/services.h"
 #include "softnic/dma/crew.h"
+#include "softnic/dma/payload_file.h"
 
 namespace verbena::softnic {
 
@@ -35,6 +36,7 @@ struct DmaSession {
   std::deque<Epoch> epochs{1};
   uint64_t first_epoch = 0;
   uint64_t outstanding = 0;
+  std::shared_ptr<PayloadFile> payload;
 };
 
 class ProcessDma final : public DmaEngine {
@@ -57,8 +59,9 @@ class ProcessDma final : public DmaEngine {
   void SetProbed(int error) { probed_error_ = error; }
 
   // --- DmaEngine --------------------------------------------------------------------------------
-  int AddRegion(SessionId session, uint64_t addr, uint64_t length, uint32_t access,
-                transport::MemoryId* out) override;
+  int OpenPayload(SessionId session, const uint64_t* known, uint32_t known_count, uint64_t* out,
+                  int* fd) override;
+  int AddRegion(SessionId session, const RegionSpec& spec, transport::MemoryId* out) override;
   void RemoveRegion(transport::MemoryId region) override;
   const char* BackendName(transport::MemoryId region) const override;
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
@@ -73,6 +76,8 @@ class ProcessDma final : public DmaEngine {
   bool HasWork() const {
     return lane_mask_ != 0 || running_ != nullptr || attention_due_ || crew_->HasFinished();
   }
+  // Whether PollDone would: what was mapped may be done as soon as it was submitted.
+  bool HasDone() const { return !done_.empty(); }
   // Some copy hangs: the next RunBatch shall look after slow processes.
   void RequestAttention() { attention_due_ = !slow_.empty(); }
 
@@ -92,6 +97,7 @@ class ProcessDma final : public DmaEngine {
   bool PollProbe(ProbeDone* out);
 
   uint64_t process_bytes() const { return crew_->bytes_moved(); }
+  uint64_t mapped_bytes() const { return mapped_bytes_.load(std::memory_order_relaxed); }
   uint64_t operations() const { return operations_; }
   uint64_t units() const { return units_executed_; }
   uint32_t slow_processes() const { return static_cast<uint32_t>(slow_.size()); }
@@ -99,12 +105,26 @@ class ProcessDma final : public DmaEngine {
  private:
   static constexpr uint32_t kLanes = 64;  // one bit each in lane_mask_
   static constexpr uint32_t kStreakMax = 1u << 14;
+  static uint32_t LaneOf(uint64_t stream) {
+    static_assert(kLanes == 64, "six bits are kept");
+    // Fibonacci hashing: neighbouring stream numbers land in different lanes.
+    return static_cast<uint32_t>((stream * 0x9e37'79b9'7f4a'7c15ull) >> 58);
+  }
 
+  // Client memory that is mapped here, too.
+  struct MappedPart {
+    uint64_t addr = 0;
+    uint64_t bytes = 0;
+    std::byte* base = nullptr;
+    PayloadWindow* window = nullptr;
+  };
   struct Region {
     DmaSession* session = nullptr;
     uint64_t addr = 0;
     uint64_t length = 0;
     uint8_t generation = 0;
+    std::shared_ptr<PayloadFile> file;  // of the parts
+    std::vector<MappedPart> parts;      // ascending
   };
   struct Lane {
     DmaOp* first = nullptr;
@@ -119,7 +139,8 @@ class ProcessDma final : public DmaEngine {
   DmaSession* FindSession(SessionId session) const;
   const Region* FindRegion(transport::MemoryId region) const;
   bool ResolvePieces(const transport::DmaSegment* segments, uint32_t count, uint64_t offset,
-                     uint64_t length, std::vector<iovec>* out, DmaSession** session) const;
+                     uint64_t length, std::vector<iovec>* out, DmaSession** session,
+                     bool* is_mapped);
   void ResolveCopy(const transport::DmaRequest& request, DmaOp* op);
   void ResolveAtomic(const transport::DmaRequest& request, DmaOp* op);
   DmaOp* NewOp();
@@ -131,10 +152,18 @@ class ProcessDma final : public DmaEngine {
   void PushFront(DmaOp* op);
   void Report(DmaOp* op);
 
+  // mapped_path.cc
+  int MapParts(const RegionSpec& spec, DmaSession* session, Region* region);
+  static void UnmapParts(Region* region);
+  bool FindMapped(const Region& region, uint64_t addr, uint64_t bytes);
+  bool MovesAtOnce(const DmaOp& op) const;
+  void MoveMapped(DmaOp* op, uint64_t bytes_max);
+  void RunMapped(uint32_t lane, uint64_t* bytes);
+
   // batch.cc
   CopyUnit* NewUnit();
   DmaOp* PopLane(uint32_t lane);
-  bool BuildUnit(CopyUnit* unit);
+  bool BuildUnit(CopyUnit* unit, uint64_t* mapped_bytes);
   bool TakeFromLane(uint32_t lane, CopyUnit* unit, uint64_t* bytes, uint32_t* reads,
                     uint32_t* writes);
   bool Fits(const CopyUnit& unit, const DmaOp& op) const;
@@ -182,6 +211,8 @@ class ProcessDma final : public DmaEngine {
   std::deque<ProbeDone> probes_;
   uint64_t operations_ = 0;
   uint64_t units_executed_ = 0;
+  std::vector<iovec> mapped_pieces_;  // of the list being resolved, in our addresses
+  std::atomic<uint64_t> mapped_bytes_{0};
 };
 
 }  // namespace verbena::softnic

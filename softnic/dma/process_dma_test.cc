@@ -5,15 +5,13 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "softnic/dma/test_leader.h"
 #include "softnic/dma/test_target.h"
 
 namespace verbena::softnic {
@@ -27,47 +25,8 @@ using transport::MemoryId;
 constexpr uint64_t kPage = 4096;
 constexpr SessionId kA = 1, kB = 2;
 
-// Runs the engine on its crew: each RunUntilIdle is one or more leader turns.
-class DmaTest : public ::testing::Test {
+class DmaTest : public DmaFixture {
  protected:
-  void SetUp() override {
-    crew_.Start([this](CopyThread& me) { Lead(me); }, [this] { Wake(); });
-  }
-  void TearDown() override { EXPECT_TRUE(crew_.Stop(5000)); }
-
-  void Lead(CopyThread& me) {
-    std::unique_lock lock(mutex_);
-    while (!crew_.IsStopping()) {
-      wake_.wait_for(lock, std::chrono::milliseconds(20),
-                     [&] { return crew_.IsStopping() || wants_run_; });
-      wants_run_ = false;
-      while (dma_.HasWork()) {
-        if (dma_.RunBatch(me, 1 << 20) == ProcessDma::Batch::kDeposed) {
-          lock.release()->unlock();
-          return;
-        }
-      }
-      idle_ = true;
-      wake_.notify_all();
-    }
-  }
-  void Wake() {
-    wants_run_ = true;
-    wake_.notify_all();
-  }
-  // Runs everything submitted so far and returns what is done.
-  std::vector<ProcessDma::Done> Run() {
-    std::unique_lock lock(mutex_);
-    idle_ = false;
-    wants_run_ = true;
-    wake_.notify_all();
-    wake_.wait(lock, [&] { return idle_; });
-    std::vector<ProcessDma::Done> all;
-    ProcessDma::Done done;
-    while (dma_.PollDone(&done)) all.push_back(done);
-    return all;
-  }
-
   void Attach(SessionId session, const TestTarget& target) {
     std::lock_guard lock(mutex_);
     dma_.AttachSession(session, target.pid());
@@ -76,7 +35,7 @@ class DmaTest : public ::testing::Test {
   MemoryId Add(SessionId session, uint64_t addr, uint64_t length) {
     std::lock_guard lock(mutex_);
     MemoryId id = 0;
-    EXPECT_EQ(dma_.AddRegion(session, addr, length, 0, &id), 0);
+    EXPECT_EQ(dma_.AddRegion(session, {.addr = addr, .length = length}, &id), 0);
     return id;
   }
   void Copy(uint64_t stream, uint64_t cookie, std::vector<DmaSegment> from,
@@ -109,13 +68,6 @@ class DmaTest : public ::testing::Test {
     std::memcpy(&word, Peek(t, addr, sizeof(word)).data(), sizeof(word));
     return word;
   }
-
-  CopyCrew crew_;
-  ProcessDma dma_{&crew_};
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::atomic<bool> wants_run_{false};
-  bool idle_ = false;
 };
 
 TEST_F(DmaTest, CopiesBetweenTwoProcesses) {
@@ -441,11 +393,11 @@ TEST_F(DmaTest, UnreachableSessionGetsNoRegion) {
   std::lock_guard lock(mutex_);
   dma_.SetReachable(kA, false);
   MemoryId id;
-  EXPECT_EQ(dma_.AddRegion(kA, a.addr(), kPage, 0, &id), EOPNOTSUPP);
+  EXPECT_EQ(dma_.AddRegion(kA, {.addr = a.addr(), .length = kPage}, &id), EOPNOTSUPP);
   dma_.SetReachable(kA, true);
   dma_.SetProbed(EFAULT);
-  EXPECT_EQ(dma_.AddRegion(kA, a.addr(), kPage, 0, &id), EFAULT);
-  EXPECT_EQ(dma_.AddRegion(kA, a.addr(), kPage, 0, &id), 0);
+  EXPECT_EQ(dma_.AddRegion(kA, {.addr = a.addr(), .length = kPage}, &id), EFAULT);
+  EXPECT_EQ(dma_.AddRegion(kA, {.addr = a.addr(), .length = kPage}, &id), 0);
 }
 
 }  // namespace

@@ -57,6 +57,7 @@ bool ProcessDma::DivertIfHeldBack(uint32_t lane) {
     it->second.waiting.push_back(PopLane(lane));
     return true;
   }
+  if (op->IsMapped()) return false;
   TargetProcess* slow = nullptr;
   if (op->source != nullptr && op->source->slow) slow = op->source;
   if (op->destination != nullptr && op->destination->slow) slow = op->destination;

@@ -221,7 +221,7 @@ bool Shard::Turn(CopyThread& me, bool* worked) {
 }
 
 bool Shard::HasWorkLeft() const {
-  return device_busy_ || ports_busy_ || dma_->HasWork() || !closures_.empty() ||
+  return device_busy_ || ports_busy_ || dma_->HasWork() || dma_->HasDone() || !closures_.empty() ||
          !mailbox_.IsEmpty();
 }
 

@@ -53,9 +53,8 @@ constexpr uint32_t kHostNumber = 0x4d0000;  // TestWorld's addresses: 127.77.0.1
 // The simulation's engine, which copies at once, for a TestWorld.
 class MemcpyDma final : public SteppedDma {
  public:
-  int AddRegion(SessionId session, uint64_t addr, uint64_t length, uint32_t access,
-                MemoryId* out) override {
-    return dma_.AddRegion(session, addr, length, access, out);
+  int AddRegion(SessionId session, const RegionSpec& spec, MemoryId* out) override {
+    return dma_.AddRegion(session, spec, out);
   }
   void RemoveRegion(MemoryId region) override { dma_.RemoveRegion(region); }
   const char* BackendName(MemoryId region) const override { return dma_.BackendName(region); }

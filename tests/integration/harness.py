@@ -28,7 +28,7 @@ PYTHON = "/usr/bin/python3"  # Debian's own: the one pyverbs is built for
 DAEMON_END_LIMIT_S = 5
 
 ABI_MAGIC = 0x0061_6E65_6272_6576
-ABI_VERSION = 2
+ABI_VERSION = 3
 HELLO_ADMIN = 3
 ADMIN_HELLO = struct.Struct("<QIIIIQQ64s")
 
@@ -189,6 +189,14 @@ class Instance:
                "LD_LIBRARY_PATH": str(STAGE / "lib")}
         return clean_environment() | own | more
 
+    def count_moved_bytes(self):
+        try:
+            dma = self.status()["dma"]
+        except (OSError, ValueError, KeyError):
+            return  # it is stopped, or about to end
+        for name in _moved_bytes:
+            _moved_bytes[name] += dma[f"{name}_bytes"]
+
     def admin(self, request, limit_s=5):
         """One request on the admin socket, the decoded reply."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
@@ -236,9 +244,26 @@ class Instance:
         self.status()
 
 
+_dma = {}  # what programs under test are told of backends
+_moved_bytes = {"mapped": 0, "process": 0}
+
+
+def force_dma(mode):
+    """Of programs started from now on."""
+    _dma.clear()
+    if mode != "auto":
+        _dma["VERBENA_DMA"] = mode
+
+
+def moved_bytes():
+    """Payload bytes by backend, of all instances that a case ended in order."""
+    return _moved_bytes
+
+
 def clean_environment():
     """The caller's environment without anything that would redirect the programs under test."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(("VERBENA_", "LD_"))}
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("VERBENA_", "LD_"))}
+    return own | _dma
 
 
 class Case:
@@ -280,6 +305,7 @@ class Case:
         wrong = []
         for instance in self.instances:
             if instance.daemon.is_running():
+                instance.count_moved_bytes()
                 instance.daemon.popen.send_signal(signal.SIGTERM)
         for instance in self.instances:
             daemon = instance.daemon

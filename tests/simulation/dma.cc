@@ -12,12 +12,12 @@ using transport::DmaRequest;
 using transport::DmaSegment;
 using transport::DmaStatus;
 
-int SimDma::AddRegion(softnic::SessionId session, uint64_t addr, uint64_t length, uint32_t access,
+int SimDma::AddRegion(softnic::SessionId session, const softnic::RegionSpec& spec,
                       transport::MemoryId* out) {
   uint32_t index = 0;
   while (index < regions_.size() && regions_[index].is_live) ++index;
   if (index == regions_.size()) regions_.emplace_back();
-  regions_[index] = {addr, length, true};
+  regions_[index] = {spec.addr, spec.length, true};
   ++live_regions_;
   *out = index + 1;
   return 0;

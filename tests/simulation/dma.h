@@ -23,7 +23,7 @@ class SimDma final : public softnic::DmaEngine {
 
   SimDma(uint64_t seed, const Options& options) : options_(options), random_(seed) {}
 
-  int AddRegion(softnic::SessionId session, uint64_t addr, uint64_t length, uint32_t access,
+  int AddRegion(softnic::SessionId session, const softnic::RegionSpec& spec,
                 transport::MemoryId* out) override;
   void RemoveRegion(transport::MemoryId region) override;
   const char* BackendName(transport::MemoryId region) const override { return "simulated"; }

@@ -62,6 +62,7 @@ class Client final : public softnic::SessionServices {
   void FreeQueue(const softnic::QueueMemory& queue) override;
   int OpenChannel(shm::Handle channel) override { return 0; }
   void CloseChannel(shm::Handle channel) override {}
+  int SendPayload(int fd) override { return 0; }
   bool SendChannelEvent(shm::Handle channel, const shm::ChannelEvent& event) override {
     return true;
   }

@@ -261,6 +261,22 @@ def integration(deadline):
     return json_cases([ROOT / "tests/integration/run"], "integration", deadline)
 
 
+# What depends on how payload reaches memory, beside programs that don't choose.
+BACKEND_PARTS = ["pingpong", "qperf", "stopped", "events", "scale", "death", "conformance", "pyverbs",
+                 "wire"]
+
+
+def backends(deadline):
+    """Parts of the integration tests once more by each backend, forced."""
+    options = [f"--part={part}" for part in BACKEND_PARTS]
+    cases = []
+    for backend in ("mapped", "process"):
+        some = json_cases([ROOT / "tests/integration/run", f"--dma={backend}", *options],
+                          f"backend-{backend}", deadline)
+        cases += [case._replace(name=f"{backend}: {case.name}") for case in some]
+    return cases
+
+
 def interop(deadline):
     """Kernel rxe in a guest as the peer. Without its packages nothing is known of it: skipped."""
     code, log = run_logged(["bash", "-c", ". tools/lib/packages.sh; install_missing interop"],
@@ -336,6 +352,7 @@ PARTS = [
     Part("unit", 25 * 60, unit),
     Part("cli", 10 * 60, script("cli", "tools/cli_test")),
     Part("integration", 35 * 60, integration),
+    Part("backends", 10 * 60, backends),
     Part("interop", 25 * 60, interop),
     Part("dist", 8 * 60, dist),
     Part("clang", 10 * 60, clang),

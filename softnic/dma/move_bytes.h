@@ -1,0 +1,20 @@
+// Copies to and from client memory that is mapped here, with what programs may rely on of a NIC.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::softnic {
+
+// Bytes become visible in ascending order, so that who polls the last one finds the others. A
+// naturally aligned word of 8, 4 or 2 bytes of the destination is written at once; where both sides
+// are equally aligned it is read at once, too. (memcpy promises neither, and breaks both at 1 MB.)
+// The two ranges do not overlap, or `to` is the lower one.
+void MoveBytes(std::byte* to, const std::byte* from, size_t bytes);
+// The same between lists of pieces, from an offset into each on. Precondition: they are that long.
+void MovePieces(const iovec* to, uint64_t to_offset, const iovec* from, uint64_t from_offset,
+                uint64_t bytes);
+
+}  // namespace verbena::softnic
