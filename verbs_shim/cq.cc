@@ -37,13 +37,15 @@ bool NextFlushed(PostQueue* queue, uint64_t* wr_id) {
   return true;
 }
 
-bool TakeFlush(PostQueue* queue, const Qp* qp, bool is_send, shm::Cqe* out) {
+enum class Flush { kNothingLeft, kInUse, kMade };
+
+Flush TakeFlush(PostQueue* queue, const Qp* qp, bool is_send, shm::Cqe* out) {
   // A queue in use is left for a later poll: the user may be this thread, inside ibv_wr_start.
-  if (!queue->lock.TryLock()) return false;
+  if (!queue->lock.TryLock()) return Flush::kInUse;
   uint64_t wr_id;
   bool found = NextFlushed(queue, &wr_id);
   queue->lock.Unlock();
-  if (!found) return false;
+  if (!found) return Flush::kNothingLeft;
   out->wr_id = wr_id;
   out->timestamp_ns = 0;
   out->byte_len = 0;
@@ -55,21 +57,25 @@ bool TakeFlush(PostQueue* queue, const Qp* qp, bool is_send, shm::Cqe* out) {
   out->status = static_cast<uint8_t>(WcStatus::kWrFlushErr);
   out->opcode = static_cast<uint8_t>(is_send ? shm::WcOpcode::kSend : shm::WcOpcode::kRecv);
   out->is_send = is_send ? 1 : 0;
-  return true;
+  return Flush::kMade;
 }
 
 // The next flush completion for any QP of this CQ. An SRQ's requests belong to no QP and are not
 // reported, as on hardware.
-bool MakeFlush(Cq* cq) {
+Flush MakeFlush(Cq* cq) {
+  Flush outcome = Flush::kNothingLeft;
+  auto take = [&](PostQueue* queue, const Qp* qp, bool is_send) {
+    const Flush taken = TakeFlush(queue, qp, is_send, &cq->flush);
+    if (taken != Flush::kNothingLeft) outcome = taken;
+    return taken == Flush::kMade;
+  };
   SpinGuard guard(cq->context->qps_lock);
   for (Qp* qp = cq->context->qps; qp != nullptr; qp = qp->next) {
     ibv_qp* base = qp->base();
-    if (base->send_cq == &cq->base && TakeFlush(&qp->sq, qp, true, &cq->flush)) return true;
-    if (qp->has_rq && base->recv_cq == &cq->base && TakeFlush(&qp->rq, qp, false, &cq->flush)) {
-      return true;
-    }
+    if (base->send_cq == &cq->base && take(&qp->sq, qp, true)) break;
+    if (qp->has_rq && base->recv_cq == &cq->base && take(&qp->rq, qp, false)) break;
   }
-  return false;
+  return outcome;
 }
 
 void ToWc(const shm::Cqe& cqe, ibv_wc* wc) {
@@ -225,9 +231,11 @@ const shm::Cqe* NextCompletion(Cq* cq) {
   const shm::Cqe* cqe = cq->ring.Peek();
   if (cqe != nullptr) return cqe;
   const client::Session* session = cq->context->session;
-  if (__builtin_expect(session->KnownDead(), 0) && MakeFlush(cq)) {
-    cq->current_is_flush = true;
-    return &cq->flush;
+  if (__builtin_expect(session->KnownDead(), 0)) {
+    const Flush flush = MakeFlush(cq);
+    cq->current_is_flush = flush == Flush::kMade;
+    cq->is_at_end = flush == Flush::kNothingLeft;
+    if (cq->current_is_flush) return &cq->flush;
   }
   return nullptr;
 }
@@ -248,7 +256,9 @@ void OnEmptyPoll(Cq* cq) {
   if (polls % kEmptyPollsPerYield == 0) sched_yield();
 }
 
-// Up to num_entries completions; fewer mean the CQ is empty. -1: a forked child's copy.
+// Up to num_entries completions; fewer mean the CQ is empty. -1: a forked child's copy; or the
+// daemon is gone, all that was posted is told, and nothing will ever come: who waits for a receive
+// of an SRQ would wait for ever.
 int PollCq(ibv_cq* base, int num_entries, ibv_wc* wc) {
   Cq* cq = ToCq(base);
   if (__builtin_expect(cq->context->session->IsForkedCopy(), 0)) return -1;
@@ -264,9 +274,12 @@ int PollCq(ibv_cq* base, int num_entries, ibv_wc* wc) {
     cq->ring.Publish();
     cq->empty_polls.store(0, std::memory_order_relaxed);
   }
+  const bool is_at_end = cq->is_at_end;
   cq->lock.Unlock();
-  if (polled == 0) OnEmptyPoll(cq);
-  return polled;
+  if (polled != 0) return polled;
+  if (is_at_end && num_entries > 0) return -1;
+  OnEmptyPoll(cq);
+  return 0;
 }
 
 int ReqNotifyCq(ibv_cq* base, int solicited_only) {

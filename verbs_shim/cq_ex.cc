@@ -29,7 +29,7 @@ bool LoadNext(Cq* cq) {
 }
 
 // 0: a completion is there, and end_poll must follow. ENOENT: the CQ is empty. EINVAL. EIO: a
-// forked child's copy.
+// forked child's copy, or the daemon is gone and nothing will ever come.
 int StartPoll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
   if (attr->comp_mask != 0) return EINVAL;
   Cq* cq = ToCq(base);
@@ -39,7 +39,9 @@ int StartPoll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
     cq->empty_polls.store(0, std::memory_order_relaxed);
     return 0;
   }
+  const bool is_at_end = cq->is_at_end;
   Unlock(cq);
+  if (is_at_end) return EIO;
   OnEmptyPoll(cq);
   return ENOENT;
 }

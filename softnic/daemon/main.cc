@@ -51,12 +51,26 @@ void TellReady(const DaemonOptions& options) {
   close(options.ready_fd);
 }
 
-// Each client costs half a dozen fds; the soft limit is often 1024.
-void RaiseFdLimit() {
+rlim_t RaiseLimit(__rlimit_resource resource) {
   rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
+  if (getrlimit(resource, &limit) != 0) return RLIM_INFINITY;
+  if (limit.rlim_cur != limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(resource, &limit);
+  }
+  return limit.rlim_max;
+}
+
+// Each client costs half a dozen fds, and the soft limit is often 1024; queues are in files of
+// memory. Empty, or why no client could be served.
+std::string RaiseLimits() {
+  RaiseLimit(RLIMIT_NOFILE);
+  const rlim_t bytes_max = RaiseLimit(RLIMIT_FSIZE);
+  const uint64_t needed_bytes = verbena::softnic::ArenaLimits{}.arena_bytes;
+  if (bytes_max == RLIM_INFINITY || bytes_max >= needed_bytes) return "";
+  return "`ulimit -f` allows files of " + std::to_string(bytes_max / 1024) +
+         " KB, and shared memory for queues takes " + std::to_string(needed_bytes / 1024) +
+         ": raise it";
 }
 
 void IgnoreSignals() {
@@ -111,7 +125,8 @@ int main(int argc, char** argv) {
     std::fputs(verbena::softnic::HelpText().c_str(), stdout);
     return 0;
   }
-  RaiseFdLimit();
+  error = RaiseLimits();
+  if (!error.empty()) return Fail(options, error);
   IgnoreSignals();
   try {
     return Serve(options);

@@ -136,12 +136,8 @@ bool ParseNics(const std::string& text, Arguments* out, std::string* error) {
 }
 
 bool ParseDma(const std::string& text, Arguments* out, std::string* error) {
-  for (const char* mode : {"auto", "process", "mapped", "assisted"}) {
-    if (text == mode) {
-      out->dma = text;
-      return true;
-    }
-  }
+  out->dma = text;
+  if (IsDmaMode(text)) return true;
   *error = "--dma is one of auto, process, mapped, assisted, not \"" + text + "\".";
   return false;
 }
@@ -232,6 +228,7 @@ bool ApplyOption(const OptionRow& option, const std::string& value, Arguments* o
       return true;
     case OptionId::kCapture:
       out->wire = true;
+      out->has_capture = true;
       out->set.push_back("--capture=" + Absolute(value));
       return true;
     case OptionId::kFaults:
@@ -445,6 +442,10 @@ bool ParseArguments(const std::vector<std::string>& args, Arguments* out, std::s
     out->private_instance = true;
   }
   return true;
+}
+
+bool IsDmaMode(const std::string& text) {
+  return text == "auto" || text == "process" || text == "mapped" || text == "assisted";
 }
 
 }  // namespace verbena::cli

@@ -41,6 +41,7 @@ struct Arguments {
   std::string action;                // capture, fault: start, stop, set...
   std::string file;                  // capture start, fault set; run: --faults
   bool has_faults = false;           // run: --faults was given
+  bool has_capture = false;          // run: --capture was given
   uint64_t limit_bytes = 0;          // capture start: --limit-mb
   std::string kind;                  // show: what to list
   std::vector<std::string> program;  // run: CMD and its arguments
@@ -56,6 +57,9 @@ inline constexpr int kMaxNicsPerInstance = 64;
 
 // Help for one command, or the overview when `topic` is empty. Empty for an unknown topic.
 std::string HelpText(const std::string& topic);
+
+// Whether VERBENA_DMA and --dma take it.
+bool IsDmaMode(const std::string& text);
 
 // What `show` can list.
 const std::vector<std::string>& ShowKinds();

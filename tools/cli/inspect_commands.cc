@@ -8,6 +8,7 @@
 #include "core/client/instance.h"
 #include "tools/cli/admin.h"
 #include "tools/cli/commands.h"
+#include "tools/cli/paths.h"
 #include "tools/cli/table.h"
 
 namespace verbena::cli {
@@ -28,7 +29,7 @@ int AskOwn(const json::object& request, bool as_json, std::string* directory, js
   if (!directory->empty()) {
     result = AskInstance(*directory, request, reply, &error);
   } else if (errno != ENOENT) {
-    return Fail(std::string("cannot use the instance directory: ") + strerror(errno) + ".");
+    return Fail(DirectoryProblem(errno));
   }
   if (result == AskResult::kOk) return kExitOk;
   if (result == AskResult::kFailed) return Fail(error);

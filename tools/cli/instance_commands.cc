@@ -19,7 +19,7 @@ namespace {
 bool OwnDirectory(std::string* directory) {
   *directory = client::InstanceDirectory(true);
   if (!directory->empty()) return true;
-  Fail(std::string("cannot use the instance directory: ") + strerror(errno) + ".");
+  Fail(DirectoryProblem(errno));
   return false;
 }
 

@@ -94,6 +94,15 @@ std::string PrependPath(const std::string& directory, const char* value) {
   return directory + ":" + old;
 }
 
+std::string DirectoryProblem(int error) {
+  const char* chosen = ::getenv("VERBENA_INSTANCE");
+  const std::string which =
+      chosen != nullptr && chosen[0] != '\0'
+          ? "the instance directory " + std::string(chosen) + " (VERBENA_INSTANCE)"
+          : "the default instance directory, in XDG_RUNTIME_DIR or /tmp";
+  return "cannot use " + which + ": " + strerror(error) + ".";
+}
+
 bool CreatePrivateDirectory(std::string* directory, std::string* error) {
   const std::string beside = DefaultDirectory();
   if (beside.empty()) {

@@ -11,6 +11,9 @@ bool LibraryDirectory(std::string* directory, std::string* error);
 // `value` with `directory` in front; an entry already in front is not repeated.
 std::string PrependPath(const std::string& directory, const char* value);
 
+// Why client::InstanceDirectory() gave none: its errno, as a sentence that names the directory.
+std::string DirectoryProblem(int error);
+
 // Creates a fresh 0700 directory for a private instance beside the default one, after removing
 // those that dead instances left. False with `error`.
 bool CreatePrivateDirectory(std::string* directory, std::string* error);

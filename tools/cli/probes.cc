@@ -5,6 +5,7 @@
 #include <linux/io_uring.h>
 #include <linux/userfaultfd.h>
 #include <sched.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -21,6 +22,7 @@
 #include "core/client/instance.h"
 #include "tools/cli/paths.h"
 #include "tools/cli/probes_internal.h"
+#include "tools/cli/table.h"
 
 namespace verbena::cli {
 namespace {
@@ -83,16 +85,39 @@ Finding Memfd() {
   Finding finding = {"memfd", "Sealed shared memory (memfd)", Verdict::kOk, "works", "", ""};
   const int fd =
       static_cast<int>(::memfd_create("verbena-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  const bool sealed = fd >= 0 && ::ftruncate(fd, 4096) == 0 &&
+  // Enlarging a file beyond `ulimit -f` is a signal, if that is not ignored.
+  const auto before = ::signal(SIGXFSZ, SIG_IGN);
+  const bool sealed = fd >= 0 && (::ftruncate(fd, 4096) == 0 || errno == EFBIG) &&
                       ::fcntl(fd, F_ADD_SEALS,
                               F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
+  const int error = errno;
+  ::signal(SIGXFSZ, before);
   if (!sealed) {
     finding.verdict = Verdict::kMissing;
-    finding.found = std::string("refused: ") + strerror(errno);
+    finding.found = std::string("refused: ") + strerror(error);
     finding.effect = "Queues between programs and the NIC cannot be shared; nothing works.";
     finding.fix = "Allow memfd_create and fcntl(F_ADD_SEALS) in the container's seccomp profile.";
   }
   if (fd >= 0) ::close(fd);
+  return finding;
+}
+
+// Queues of a session are in files of memory of this size (ArenaLimits in softnic/control/arena.h).
+constexpr rlim_t kArenaBytes = 64 << 20;
+
+Finding FileSize() {
+  Finding finding = {"file_size", "Size of files (ulimit -f)", Verdict::kOk, "unlimited", "", ""};
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) return finding;
+  finding.found = "at most " + HumanBytes(limit.rlim_max);
+  finding.fix = "ulimit -H -f unlimited, as whoever sets it";
+  if (limit.rlim_max < kArenaBytes) {
+    finding.verdict = Verdict::kMissing;
+    finding.effect = "The NIC cannot make the shared memory of queues; programs cannot open it.";
+  } else {
+    finding.verdict = Verdict::kLimited;
+    finding.effect = "The NIC does not map programs' memory; it copies by system calls.";
+  }
   return finding;
 }
 
@@ -277,9 +302,9 @@ int CpusOfQuota(const std::string& cpu_max) {
 }
 
 std::vector<Finding> RunProbes() {
-  return {Kernel(),      Libraries(),   InstanceFiles(), Memfd(),      ProcessVm(),
-          IoUring(),     RealTime(),    Cpus(),          OpenFiles(),  LockedMemory(),
-          SharedMount(), Userfaultfd(), RocePort(),      RealDevices()};
+  return {Kernel(),       Libraries(),   InstanceFiles(), Memfd(),    FileSize(),
+          ProcessVm(),    IoUring(),     RealTime(),      Cpus(),     OpenFiles(),
+          LockedMemory(), SharedMount(), Userfaultfd(),   RocePort(), RealDevices()};
 }
 
 }  // namespace verbena::cli

@@ -24,8 +24,6 @@ constexpr int kSharedIdleExitS = 5;
 // A private one is ended by us; this counts only when we were killed.
 constexpr int kPrivateIdleExitS = 2;
 
-std::string ErrnoName(int error) { return strerror(error); }
-
 // The instance that CMD runs in; a private one ends and vanishes with this object.
 class Instance {
  public:
@@ -51,7 +49,7 @@ class Instance {
     } else {
       directory_ = client::InstanceDirectory(true);
       if (directory_.empty()) {
-        *error = "cannot use the instance directory: " + ErrnoName(errno) + ".";
+        *error = DirectoryProblem(errno);
         return false;
       }
     }
@@ -89,6 +87,20 @@ class Instance {
   std::optional<Guardian> guardian_;  // destroyed after the destructor's body has cleaned up
 };
 
+// A capture that is not whole must not be taken for one: a disk may be full.
+int EndCapture(const std::string& directory, int code) {
+  json::object reply;
+  std::string error;
+  const json::object request = {{"op", "capture"}, {"action", "stop"}};
+  if (AskInstance(directory, request, &reply, &error) == AskResult::kOk) {
+    error = FieldText(reply, "error", "");
+    if (error.empty()) return code;
+  } else if (error.empty()) {
+    error = "the instance ended";
+  }
+  return Fail("the capture is not whole: " + error + ".", code != 0 ? code : kExitFailed);
+}
+
 // A rule that never fired means that the run did not test what it was meant to.
 int JudgeFaults(const std::string& directory, int code) {
   json::object reply;
@@ -125,7 +137,13 @@ int RunProgram(const Arguments& arguments) {
   child.argv = arguments.program;
   child.environment.emplace_back("LD_LIBRARY_PATH",
                                  PrependPath(libraries, ::getenv("LD_LIBRARY_PATH")));
-  if (!arguments.dma.empty()) child.environment.emplace_back("VERBENA_DMA", arguments.dma);
+  if (!arguments.dma.empty()) {
+    child.environment.emplace_back("VERBENA_DMA", arguments.dma);
+  } else if (const char* dma = ::getenv("VERBENA_DMA"); dma != nullptr && !IsDmaMode(dma)) {
+    return Fail(
+        "VERBENA_DMA is auto, process, mapped or assisted, not \"" + std::string(dma) + "\".",
+        kExitUsage);
+  }
   // Looked at before: CMD may replace itself.
   const std::string warning = LibraryWarning(child.path, libraries);
   int code;
@@ -138,6 +156,7 @@ int RunProgram(const Arguments& arguments) {
       child.environment.emplace_back("VERBENA_AUTOSTART", "0");
     }
     code = RunChild(child, &error);
+    if (arguments.has_capture && error.empty()) code = EndCapture(instance.directory(), code);
     if (arguments.has_faults && error.empty()) code = JudgeFaults(instance.directory(), code);
   }
   if (!error.empty()) Fail(error);

@@ -3,6 +3,7 @@
 import json
 import os
 import pwd
+import resource
 import shutil
 import signal
 import socket
@@ -152,7 +153,7 @@ def show_tells_owner_state_and_keys(case):
     client.wait_for_output("ready", 10)
     show = lambda kind: case.run([VERBENA, "show", kind], 10, env=instance.env()).out  # noqa: E731
     mr, qp = show("mr"), show("qp")
-    for text in ("one_client", "process", "key"):
+    for text in ("one_client", "mapped", "key"):
         check(text in mr.lower(), f"show mr lacks '{text}':\n{mr}")
     for text in ("one_client", "RTS", "RC"):
         check(text.lower() in qp.lower(), f"show qp lacks '{text}':\n{qp}")
@@ -167,6 +168,33 @@ def doctor_explains(case):
         check(word in process.out, f"doctor does not mention {word}:\n{process.out}")
 
 
+def small_files_are_explained(case):
+    """`ulimit -f`: shared memory is files of memory, and a client could only be told EFBIG."""
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # noqa: E731
+    doctor = case.spawn([VERBENA, "doctor"], env=shared_env(case), preexec=limit)
+    check(doctor.wait(15) == 1, f"doctor found nothing missing:\n{doctor.out}")
+    check("ulimit -f" in doctor.out, f"doctor does not say what is missing:\n{doctor.out}")
+    up = case.spawn([VERBENA, "up"], env=shared_env(case), preexec=limit)
+    check(up.wait(15) == 1, "an instance was started that can serve nobody")
+    check("ulimit -f" in up.err, f"not said why: {up.err}")
+
+
+def nonsense_in_the_environment_is_explained(case):
+    env = dict(shared_env(case), VERBENA_DMA="nonsense")
+    process = case.spawn([VERBENA, "run", "--", "true"], env=env)
+    check(process.wait(15) == 2 and "VERBENA_DMA" in process.err, f"said: {process.err}")
+    env = dict(shared_env(case), VERBENA_INSTANCE="/etc/passwd")
+    process = case.spawn([VERBENA, "run", "--", "true"], env=env)
+    check(process.wait(15) != 0 and "/etc/passwd" in process.err, f"said: {process.err}")
+
+
+def full_disk_ends_no_capture_quietly(case):
+    process = case.spawn([VERBENA, "run", "--capture", "/dev/full", "--", "true"],
+                         env=shared_env(case))
+    check(process.wait(15) == 1, "an empty capture passed for one")
+    check("disk is full" in process.err, f"said: {process.err}")
+
+
 def wrong_usage_is_explained(case):
     for arguments in (["frobnicate"], ["run"], ["show", "nothing"],
                       ["run", "--nics", "0", "--", "true"]):
@@ -176,10 +204,10 @@ def wrong_usage_is_explained(case):
 
 
 def forced_backend_that_is_missing(case):
-    process = case.spawn([VERBENA, "run", "--private", "--dma", "mapped", "--", "ibv_devices"],
+    process = case.spawn([VERBENA, "run", "--private", "--dma", "assisted", "--", "ibv_devices"],
                          env=shared_env(case))
     check(process.wait(15) != 0, "a backend that is not there was accepted")
-    check("mapped" in process.err, f"not said why: {process.err}")
+    check("assisted" in process.err, f"not said why: {process.err}")
 
 
 def become_nobody(home):
@@ -287,6 +315,9 @@ def cases(thorough):
         Spec("show tells owner, state and keys", show_tells_owner_state_and_keys),
         Spec("doctor explains", doctor_explains),
         Spec("wrong usage is explained", wrong_usage_is_explained, 60),
+        Spec("ulimit -f is explained", small_files_are_explained),
+        Spec("nonsense in the environment is explained", nonsense_in_the_environment_is_explained),
+        Spec("a full disk ends no capture quietly", full_disk_ends_no_capture_quietly),
         Spec("a backend that cannot be had is refused", forced_backend_that_is_missing),
         Spec("unprivileged user", unprivileged_user, 60),
         Spec("another user's instance is closed", others_instance_is_refused),
