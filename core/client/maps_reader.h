@@ -30,8 +30,12 @@ class MapsReader {
   MapsReader& operator=(const MapsReader&) = delete;
 
   bool IsOpen() const { return fd_ >= 0; }
+  // Whether Next has told all there is, and did not stop for an error.
+  bool IsAtEnd() const { return is_at_end_; }
   // False at the end. Lines look like "7f00-7f01 rw-p 00000000 00:00 0   name".
   bool Next(Mapping* out) {
+    if (Get() < 0) return false;
+    --next_;
     uint64_t begin, end, major, minor;
     if (!ParseNumber(16, '-', &begin) || !ParseNumber(16, ' ', &end)) return false;
     out->begin = begin;
@@ -55,6 +59,7 @@ class MapsReader {
       do {
         n = read(fd_, buffer_, sizeof(buffer_));
       } while (n < 0 && errno == EINTR);
+      is_at_end_ = n == 0 && last_ == '\n';
       if (n <= 0) return last_ = -1;
       filled_ = static_cast<size_t>(n);
       next_ = 0;
@@ -85,6 +90,7 @@ class MapsReader {
   }
 
   int fd_;
+  bool is_at_end_ = false;
   int last_ = 0;
   size_t next_ = 0;
   size_t filled_ = 0;

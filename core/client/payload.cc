@@ -130,7 +130,7 @@ void ScanMappings(PayloadFile* file, const Registration& range, uintptr_t begin,
     AddPart(scan, {from, to, is_shared, owner != file && IsConvertible(mapping, owner),
                    mapping.offset + (from - mapping.begin)});
   }
-  scan->is_whole = true;
+  scan->is_whole = maps.IsAtEnd();  // what was not seen is taken for unmapped
 }
 
 void PunchSlot(const PayloadFile& file, uint32_t slot) {
