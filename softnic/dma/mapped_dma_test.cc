@@ -129,6 +129,21 @@ TEST_F(MappedDma, LargeCopiesTakeTurnsAndKeepTheirOrder) {
   EXPECT_EQ(b[3], std::byte{77});
 }
 
+TEST_F(MappedDma, WhatOneTurnMovesAtOnceIsBounded) {
+  constexpr uint32_t kBytes = 64 * 1024;
+  std::byte* a = MapSlot(0, kBytes / kPage);
+  std::byte* b = MapSlot(1, kBytes / kPage);
+  MemoryId ra = Add(a, kBytes, {Piece(a, kBytes, 0)});
+  MemoryId rb = Add(b, kBytes, {Piece(b, kBytes, 1)});
+  for (uint64_t i = 0; i < 20; ++i) Copy(i, i, Segment(ra, a, kBytes), Segment(rb, b, kBytes));
+  const size_t at_once = TakeDone().size();
+  EXPECT_GE(at_once, 1u);
+  EXPECT_LE(at_once, 5u);
+  EXPECT_EQ(Run().size(), 20 - at_once);
+  Copy(1, 1, Segment(ra, a, kBytes), Segment(rb, b, kBytes));
+  EXPECT_EQ(TakeDone().size(), 1u) << "a new turn";
+}
+
 // One end mapped, the other reached by system calls; and a region that is half of each kind.
 TEST_F(MappedDma, MeetsMemoryThatIsNotMapped) {
   std::byte* a = MapSlot(0, 1);

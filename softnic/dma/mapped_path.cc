@@ -88,10 +88,11 @@ bool ProcessDma::FindMapped(const Region& region, uint64_t addr, uint64_t bytes)
   return false;
 }
 
-// Whether a mapped operation may move within Submit: it takes a few microseconds at most, and
-// nothing of its stream is before it.
+// Whether a mapped operation may move within Submit: it takes a few microseconds at most, as do all
+// that did so in this turn, and nothing of its stream is before it.
 bool ProcessDma::MovesAtOnce(const DmaOp& op) const {
-  return op.length_bytes <= kBounceBytes && running_ == nullptr &&
+  const uint64_t bytes_before = done_.empty() ? 0 : at_once_bytes_;
+  return op.length_bytes <= kBounceBytes && bytes_before < kAtOnceBytesMax && running_ == nullptr &&
          lanes_[LaneOf(op.stream)].first == nullptr &&
          (blocked_.empty() || !blocked_.contains(op.stream));
 }

@@ -288,6 +288,7 @@ void ProcessDma::Submit(uint64_t stream, uint64_t cookie, const DmaRequest& requ
   }
   operations_ += 1;
   if (op->IsMapped() && MovesAtOnce(*op)) {
+    at_once_bytes_ = op->length_bytes + (done_.empty() ? 0 : at_once_bytes_);
     MoveMapped(op, op->length_bytes);
     return Report(op);
   }

@@ -105,6 +105,9 @@ class ProcessDma final : public DmaEngine {
  private:
   static constexpr uint32_t kLanes = 64;  // one bit each in lane_mask_
   static constexpr uint32_t kStreakMax = 1u << 14;
+  // What moves within Submit before results are taken: some microseconds, as a turn's copies by
+  // system calls take. The rest goes by turns.
+  static constexpr uint64_t kAtOnceBytesMax = 256 * 1024;
   static uint32_t LaneOf(uint64_t stream) {
     static_assert(kLanes == 64, "six bits are kept");
     // Fibonacci hashing: neighbouring stream numbers land in different lanes.
@@ -212,6 +215,7 @@ class ProcessDma final : public DmaEngine {
   uint64_t operations_ = 0;
   uint64_t units_executed_ = 0;
   std::vector<iovec> mapped_pieces_;  // of the list being resolved, in our addresses
+  uint64_t at_once_bytes_ = 0;        // moved within Submit since there was no result to take
   std::atomic<uint64_t> mapped_bytes_{0};
 };
 
