@@ -59,9 +59,9 @@ using MoveBlocks = size_t (*)(std::byte* to, const std::byte* from, size_t bytes
 
 // The aligned 8-byte parts of aligned vector stores are written at once on every CPU that has them.
 // Programs look at what is being written, as they do on hardware: that is no race to report.
-[[gnu::target("avx2"), gnu::no_sanitize("thread")]] size_t MoveBlocksAvx2(std::byte* to,
-                                                                          const std::byte* from,
-                                                                          size_t bytes) {
+__attribute__((target("avx2"), no_sanitize("thread"))) size_t MoveBlocksAvx2(std::byte* to,
+                                                                             const std::byte* from,
+                                                                             size_t bytes) {
   size_t done = 0;
   for (; bytes - done >= 128; done += 128) {
     const auto* in = reinterpret_cast<const __m256i*>(from + done);
@@ -80,8 +80,8 @@ using MoveBlocks = size_t (*)(std::byte* to, const std::byte* from, size_t bytes
   return done;
 }
 
-[[gnu::no_sanitize("thread")]] size_t MoveBlocksSse2(std::byte* to, const std::byte* from,
-                                                     size_t bytes) {
+__attribute__((no_sanitize("thread"))) size_t MoveBlocksSse2(std::byte* to, const std::byte* from,
+                                                             size_t bytes) {
   size_t done = 0;
   for (; bytes - done >= 16; done += 16) {
     const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + done));
