@@ -51,6 +51,8 @@ struct ClientPort {
   bool is_quarantined = false;  // lied; waits for the control thread to end it
   bool is_suspended = false;    // kept ringing for nothing; not heard for a while
   bool is_recent = false;       // in the shard's list of recently active clients
+  bool follows = false;         // its first ring after our sleep came from the CPU that we slept on
+  uint64_t sleeps_seen = 0;     // ours, by its last ring
   Instant last_ring{0};
   Pace commands = kCommandPace;
   Pace fruitless = kFruitlessPace;

@@ -95,6 +95,7 @@ bool Shard::PollPorts() {
       any = true;
       port->last_ring = now_;
       rang_last_ = port;
+      NoteCpu(port);
       // The client has just looked at it; it is written again when we sleep.
       PrefetchForWrite(&port->status->sleeping);
       if (!port->is_recent) recent_.push_back(port);
@@ -122,6 +123,14 @@ bool Shard::PollPorts() {
     ++i;
   }
   return any;
+}
+
+// Who runs where the shard slept may have waited for it to sleep (SpinPolicy).
+void Shard::NoteCpu(ClientPort* port) {
+  const uint64_t sleeps = sleeps_.load(std::memory_order_relaxed);
+  if (port->sleeps_seen == sleeps) return;
+  port->sleeps_seen = sleeps;
+  port->follows = port->area->doorbells.last_cpu.load(std::memory_order_relaxed) == slept_on_cpu_;
 }
 
 void Shard::TakeDoorbells(ClientPort* port) {

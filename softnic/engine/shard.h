@@ -83,6 +83,7 @@ class Shard {
   // doorbells.cc
   bool PollPorts();
   bool PollPort(ClientPort* port);
+  void NoteCpu(ClientPort* port);
   void TakeDoorbells(ClientPort* port);
   void TakeLeaf(ClientPort* port);
   uint32_t ServeLeaf(ClientPort* port, uint32_t budget);
@@ -139,6 +140,7 @@ class Shard {
 
   Instant now_{0};
   ClientPort* rang_last_ = nullptr;
+  uint32_t slept_on_cpu_ = 0;  // the last time
   Instant idle_since_{0};
   bool was_idle_ = false;
   Instant last_parked_poll_{0};

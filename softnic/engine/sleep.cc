@@ -37,6 +37,7 @@ Duration Shard::SpinLimit(bool* shares_cpu) {
     }
     policy.AddClient(port->area->doorbells.last_cpu.load(std::memory_order_relaxed),
                      port == rang_last_);
+    if (port->follows && port == rang_last_) policy.ExpectLastToFollow();
     ++i;
   }
   if (!networks_.empty() && device_->IsMidMessage()) policy.ExpectPackets();
@@ -90,6 +91,7 @@ void Shard::Sleep() {
   active_.clear();
   if (!has_news) {
     Count(sleeps_);
+    slept_on_cpu_ = static_cast<uint32_t>(sched_getcpu());
     ArmTimer(due);
     WaitForEvents(true);
   }

@@ -21,6 +21,10 @@ inline constexpr Duration kSpinForPackets = Microseconds(20);
 
 // Where the clients that were active just now last ran. The words are the clients' and may lie:
 // then the shard sleeps early, or spins for 50 µs at most.
+//
+// A client that the shard wakes need not run where it rang. Schedulers of virtual machines that
+// keep few CPUs busy put it behind the shard that woke it. There it runs once the shard sleeps, and
+// the shard, woken by its next doorbell, finds itself on the other CPU, and so on by turns.
 class SpinPolicy {
  public:
   explicit SpinPolicy(uint32_t own_cpu) : own_cpu_(own_cpu) {}
@@ -33,11 +37,13 @@ class SpinPolicy {
     last_is_here_ |= is_here && rang_last;
   }
 
+  // Who rang last did so from the CPU that the shard had left when it slept last: it waited for us.
+  void ExpectLastToFollow() { last_follows_ = true; }
   void ExpectPackets() { expects_packets_ = true; }
 
-  bool SharesCpu() const { return someone_here_; }
+  bool SharesCpu() const { return someone_here_ || last_follows_; }
   Duration Limit() const {
-    if (!someone_here_) return kSpinMax;
+    if (!someone_here_ && !last_follows_) return kSpinMax;
     if (expects_packets_) return kSpinForPackets;
     // Who rang last waits for an answer. If it waits here, the answer comes from elsewhere, and to
     // wait for it is cheaper than two context switches. If it waits elsewhere, the answer is due
@@ -50,6 +56,7 @@ class SpinPolicy {
   bool someone_here_ = false;
   bool someone_elsewhere_ = false;
   bool last_is_here_ = false;
+  bool last_follows_ = false;
   bool expects_packets_ = false;
 };
 

@@ -43,6 +43,14 @@ TEST(SpinPolicy, DoesNotSpinWhereNobodyElseRuns) {
   EXPECT_EQ(two.Limit(), Duration{0});
 }
 
+TEST(SpinPolicy, MakesRoomForAClientThatFollows) {
+  SpinPolicy policy(kHere);
+  policy.AddClient(kElsewhere, true);
+  policy.ExpectLastToFollow();
+  EXPECT_EQ(policy.Limit(), Duration{0});
+  EXPECT_TRUE(policy.SharesCpu());
+}
+
 TEST(SpinPolicy, AwaitsTheNextPacketsOfAMessage) {
   SpinPolicy shared(kHere);
   shared.AddClient(kHere, true);
