@@ -31,6 +31,8 @@ constexpr uint32_t kLiveSlotsMax = 1024;
 constexpr uint32_t kLiveSlotsForSmallMax = 64;
 constexpr size_t kSmallBytes = 64 * 1024;
 // Who wants all shared gets it in blocks of this size: ten thousand small regions have neighbours.
+// Not beside other threads, which may be writing to the rest of a block: what they write between
+// the copy and the mapping is lost.
 constexpr uintptr_t kForcedBlockBytes = 2 << 20;
 
 // Where a slot was mapped when it was converted; the program may have moved it since.
@@ -431,7 +433,7 @@ int internal::ShareRange(PayloadFile* file, Sharing sharing, Registration* regis
                          shm::RegMrRequest* request) {
   const bool is_forced = sharing == Sharing::kAll;
   const uintptr_t from = request->addr, to = request->addr + request->length;
-  const uintptr_t block = is_forced ? kForcedBlockBytes : kPageBytes;
+  const uintptr_t block = is_forced && IsSingleThreaded() ? kForcedBlockBytes : kPageBytes;
   const uintptr_t begin = (is_forced ? from : from + block - 1) & ~(block - 1);
   const uintptr_t end = (is_forced ? to + block - 1 : to) & ~(block - 1);
   const uint32_t slots_max =

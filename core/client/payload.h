@@ -37,7 +37,9 @@ struct Registration {
 
 enum class Sharing {
   kWhereSafe,
-  kAll,  // the user says so: every byte, or the registration fails
+  // The user says so: every byte, or the registration fails. What other threads write meanwhile to
+  // pages of the region may be lost.
+  kAll,
 };
 
 // Shares what it can of the request's range, and says in the request what is shared.

@@ -449,6 +449,25 @@ TEST_F(Payload, ForcedMeansEveryByteOrNone) {
   });
 }
 
+TEST_F(Payload, ForcedBesideThreadsTouchesNoMoreThanItsPages) {
+  InChild([] {
+    File file;
+    std::byte* at = MapPages(64);
+    std::atomic<bool> ends{false};
+    std::thread other([&] {
+      while (!ends.load()) ends.wait(false);
+    });
+    EXPECT_EQ(Register(file, at + 10 * kPage + 1, kPage, Sharing::kAll)->shared_bytes(), kPage);
+    EXPECT_EQ(Register(file, at, 64 * kPage)->shared_bytes(), 2 * kPage) << "its pages alone";
+    ends.store(true);
+    ends.notify_all();
+    other.join();
+    while (!internal::MayConvert()) {
+    }
+    EXPECT_EQ(Register(file, at + 30 * kPage, 3, Sharing::kAll)->shared_bytes(), 3u);
+  });
+}
+
 // The program needs mappings, too; and each registration may look at all of them.
 TEST_F(Payload, MappingsAreNotUsedUp) {
   InChild([] {
