@@ -30,11 +30,14 @@ int CheckAccess(uint32_t wanted) {
 }
 
 // VERBENA_DMA asks for a backend. One that can't be had fails the registration, so that nobody
-// measures or tests another one unknowingly. *backend: 0 if the choice is ours.
+// measures or tests another one unknowingly. *backend: 0 if the choice is ours. Who asks for
+// nothing gets no mapped memory: docs/known-limits.md says what programs may notice of it.
 int ChooseBackend(const shm::Welcome& welcome, uint32_t* backend) {
   const char* wanted = secure_getenv("VERBENA_DMA");
+  *backend = shm::kDmaProcess;
+  if (wanted == nullptr || wanted[0] == '\0') return 0;
   *backend = 0;
-  if (wanted == nullptr || wanted[0] == '\0' || strcmp(wanted, "auto") == 0) return 0;
+  if (strcmp(wanted, "auto") == 0) return 0;
   if (strcmp(wanted, "process") == 0) *backend = shm::kDmaProcess;
   if (strcmp(wanted, "mapped") == 0) *backend = shm::kDmaMapped;
   if (strcmp(wanted, "assisted") == 0) *backend = shm::kDmaAssisted;

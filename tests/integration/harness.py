@@ -249,9 +249,9 @@ _moved_bytes = {"mapped": 0, "process": 0}
 
 
 def force_dma(mode):
-    """Of programs started from now on."""
+    """Of programs started from now on; None: as who says nothing."""
     _dma.clear()
-    if mode != "auto":
+    if mode is not None:
         _dma["VERBENA_DMA"] = mode
 
 

@@ -153,12 +153,31 @@ def show_tells_owner_state_and_keys(case):
     client.wait_for_output("ready", 10)
     show = lambda kind: case.run([VERBENA, "show", kind], 10, env=instance.env()).out  # noqa: E731
     mr, qp = show("mr"), show("qp")
-    for text in ("one_client", "mapped", "key"):
+    for text in ("one_client", "process", "key"):
         check(text in mr.lower(), f"show mr lacks '{text}':\n{mr}")
     for text in ("one_client", "RTS", "RC"):
         check(text.lower() in qp.lower(), f"show qp lacks '{text}':\n{qp}")
     os.close(writer)
     client.expect_exit(10)
+
+
+def mapped_where_asked(case):
+    """Who does not ask has no mapped memory (docs/known-limits.md)."""
+    instance = case.instance()
+    for mode, backend in ((None, "process"), ("auto", "mapped"), ("process", "process")):
+        env = instance.env()
+        env.pop("VERBENA_DMA", None)
+        if mode is not None:
+            env["VERBENA_DMA"] = mode
+        reader, writer = os.pipe()
+        os.set_inheritable(writer, False)
+        client = case.spawn([case.program("one_client")], env=env, stdin=reader)
+        os.close(reader)
+        client.wait_for_output("ready", 10)
+        shown = case.run([VERBENA, "show", "mr", "--json"], 10, env=instance.env()).out
+        check(f'"{backend}"' in shown, f"VERBENA_DMA={mode}: not {backend}:\n{shown}")
+        os.close(writer)
+        client.expect_exit(10)
 
 
 def doctor_explains(case):
@@ -313,6 +332,7 @@ def cases(thorough):
         Spec("asking for more NICs adds them", more_nics_are_added, 60),
         Spec("show prints valid JSON", show_is_valid_json, 60),
         Spec("show tells owner, state and keys", show_tells_owner_state_and_keys),
+        Spec("memory is mapped where the user asks for it", mapped_where_asked),
         Spec("doctor explains", doctor_explains),
         Spec("wrong usage is explained", wrong_usage_is_explained, 60),
         Spec("ulimit -f is explained", small_files_are_explained),
