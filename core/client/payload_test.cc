@@ -96,6 +96,25 @@ std::unique_ptr<Region> Register(const File& file, const void* at, size_t bytes,
   return region;
 }
 
+// The process has one thread more while this lives.
+class OtherThread {
+ public:
+  OtherThread() = default;
+  ~OtherThread() {
+    ends_.store(true);
+    ends_.notify_all();
+    thread_.join();
+    while (!internal::MayConvert()) {  // the kernel takes a moment to forget it
+    }
+  }
+
+ private:
+  std::atomic<bool> ends_{false};
+  std::thread thread_{[this] {
+    while (!ends_.load()) ends_.wait(false);
+  }};
+};
+
 std::byte* MapPages(size_t pages) {
   void* base =
       mmap(nullptr, pages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -187,15 +206,9 @@ TEST_F(Payload, ThreadsForbidIt) {
   InChild([] {
     File file;
     std::byte* at = MapPages(8);
-    std::atomic<bool> ends{false};
-    std::thread other([&] {
-      while (!ends.load()) ends.wait(false);
-    });
-    EXPECT_EQ(Register(file, at, 8 * kPage)->shared_bytes(), 0u);
-    ends.store(true);
-    ends.notify_all();
-    other.join();
-    while (!internal::MayConvert()) {  // the kernel takes a moment to forget it
+    {
+      OtherThread other;
+      EXPECT_EQ(Register(file, at, 8 * kPage)->shared_bytes(), 0u);
     }
     EXPECT_EQ(Register(file, at, 8 * kPage)->shared_bytes(), 8 * kPage);
   });
@@ -453,16 +466,10 @@ TEST_F(Payload, ForcedBesideThreadsTouchesNoMoreThanItsPages) {
   InChild([] {
     File file;
     std::byte* at = MapPages(64);
-    std::atomic<bool> ends{false};
-    std::thread other([&] {
-      while (!ends.load()) ends.wait(false);
-    });
-    EXPECT_EQ(Register(file, at + 10 * kPage + 1, kPage, Sharing::kAll)->shared_bytes(), kPage);
-    EXPECT_EQ(Register(file, at, 64 * kPage)->shared_bytes(), 2 * kPage) << "its pages alone";
-    ends.store(true);
-    ends.notify_all();
-    other.join();
-    while (!internal::MayConvert()) {
+    {
+      OtherThread other;
+      EXPECT_EQ(Register(file, at + 10 * kPage + 1, kPage, Sharing::kAll)->shared_bytes(), kPage);
+      EXPECT_EQ(Register(file, at, 64 * kPage)->shared_bytes(), 2 * kPage) << "its pages alone";
     }
     EXPECT_EQ(Register(file, at + 30 * kPage, 3, Sharing::kAll)->shared_bytes(), 3u);
   });

@@ -81,14 +81,6 @@ class MappedDma : public DmaFixture {
     std::lock_guard lock(mutex_);
     dma_.Submit(stream, cookie, request);
   }
-  // What is done already.
-  std::vector<ProcessDma::Done> TakeDone() {
-    std::lock_guard lock(mutex_);
-    std::vector<ProcessDma::Done> all;
-    ProcessDma::Done done;
-    while (dma_.PollDone(&done)) all.push_back(done);
-    return all;
-  }
   uint64_t payload_ = 0;
   int fd_ = -1;
   std::vector<std::pair<void*, size_t>> maps_;

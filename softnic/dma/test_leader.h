@@ -48,6 +48,15 @@ class DmaFixture : public ::testing::Test {
     wants_run_ = true;
     wake_.notify_all();
     wake_.wait(lock, [&] { return idle_; });
+    return PollAll();
+  }
+  // What is done already.
+  std::vector<ProcessDma::Done> TakeDone() {
+    std::lock_guard lock(mutex_);
+    return PollAll();
+  }
+  // Precondition: mutex_ is held.
+  std::vector<ProcessDma::Done> PollAll() {
     std::vector<ProcessDma::Done> all;
     ProcessDma::Done done;
     while (dma_.PollDone(&done)) all.push_back(done);
