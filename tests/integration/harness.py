@@ -292,6 +292,13 @@ class Case:
         self.processes.append(process)
         return process
 
+    def spawn_held(self, argv, **options):
+        """A process that reads its input to the end, and the fd whose closing is that end."""
+        reader, writer = os.pipe()
+        process = self.spawn(argv, stdin=reader, **options)
+        os.close(reader)
+        return process, writer
+
     def run(self, argv, limit_s, code=0, **options):
         return self.spawn(argv, **options).expect_exit(limit_s, code)
 

@@ -141,12 +141,10 @@ class LossyLink:
         device = pathlib.Path("/dev/net/tun")
         if not device.exists():
             raise NotHere(f"{device} is missing: no TAP interfaces in this kernel")
-        reader, self.commands = os.pipe()
-        os.set_inheritable(self.commands, False)
         words = [f"{name}={value}" for name, value in faults.items()]
-        self.process = case.spawn([case.program("lossy_link"), INTERFACE, str(left.pid),
-                                   str(right.pid), str(seed), *words], name="link", stdin=reader)
-        os.close(reader)
+        self.process, self.commands = case.spawn_held(
+            [case.program("lossy_link"), INTERFACE, str(left.pid), str(right.pid), str(seed),
+             *words], name="link")
         self.process.wait_for_output("ready", 10)
         for namespace, addresses in zip((left, right), ADDRESSES):
             namespace.configure(addresses, mtu)

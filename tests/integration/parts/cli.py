@@ -146,10 +146,7 @@ def show_is_valid_json(case):
 
 def show_tells_owner_state_and_keys(case):
     instance = case.instance()
-    reader, writer = os.pipe()
-    os.set_inheritable(writer, False)
-    client = case.spawn([case.program("one_client")], env=instance.env(), stdin=reader)
-    os.close(reader)
+    client, writer = case.spawn_held([case.program("one_client")], env=instance.env())
     client.wait_for_output("ready", 10)
     show = lambda kind: case.run([VERBENA, "show", kind], 10, env=instance.env()).out  # noqa: E731
     mr, qp = show("mr"), show("qp")
@@ -169,10 +166,7 @@ def mapped_where_asked(case):
         env.pop("VERBENA_DMA", None)
         if mode is not None:
             env["VERBENA_DMA"] = mode
-        reader, writer = os.pipe()
-        os.set_inheritable(writer, False)
-        client = case.spawn([case.program("one_client")], env=env, stdin=reader)
-        os.close(reader)
+        client, writer = case.spawn_held([case.program("one_client")], env=env)
         client.wait_for_output("ready", 10)
         shown = case.run([VERBENA, "show", "mr", "--json"], 10, env=instance.env()).out
         check(f'"{backend}"' in shown, f"VERBENA_DMA={mode}: not {backend}:\n{shown}")

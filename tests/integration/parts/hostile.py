@@ -23,11 +23,8 @@ STALLED_P50_US = 500.0
 
 def beside(case, instance, mode, seconds, attempt):
     """Runs a hostile client beside an honest one; the honest one's figures."""
-    reader, writer = os.pipe()
-    os.set_inheritable(writer, False)
-    honest = case.spawn([case.program("neighbour"), "0", "--until-eof"], env=instance.env(),
-                        stdin=reader, name=f"neighbour-{mode}-{attempt}")
-    os.close(reader)
+    honest, writer = case.spawn_held([case.program("neighbour"), "0", "--until-eof"],
+                                     env=instance.env(), name=f"neighbour-{mode}-{attempt}")
     honest.wait_for_output("ready", 10)
     hostile = case.spawn([case.program("hostile"), mode, str(seconds)], env=instance.env(),
                          name=f"hostile-{mode}-{attempt}")
@@ -64,10 +61,7 @@ def one(mode, good_p99_us):
 def stalled(case):
     """Memory that never answers holds up its owner only, and dies with it."""
     instance = case.instance()
-    reader, writer = os.pipe()
-    os.set_inheritable(writer, False)
-    client = case.spawn([case.program("stalled_client")], env=instance.env(), stdin=reader)
-    os.close(reader)
+    client, writer = case.spawn_held([case.program("stalled_client")], env=instance.env())
     wait_for(lambda: "ready" in client.out or not client.is_running(), 10, "the client is stalled")
     if client.popen.poll() == 77:
         case.note("userfaultfd is not allowed to this user: nothing was stalled")

@@ -27,11 +27,8 @@ def clients(case):
     instance = case.instance()
     processes, inputs = [], []
     for _ in range(count):
-        reader, writer = os.pipe()
-        os.set_inheritable(writer, False)
-        processes.append(case.spawn([case.program("one_client")], env=instance.env(),
-                                    stdin=reader))
-        os.close(reader)
+        process, writer = case.spawn_held([case.program("one_client")], env=instance.env())
+        processes.append(process)
         inputs.append(writer)
     for process in processes:
         process.wait_for_output("ready", 60)
