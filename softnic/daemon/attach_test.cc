@@ -41,9 +41,6 @@ TEST(Daemon, RefusesInPlainWords) {
   said = TestDaemon::Launch({"--directory=/nonexistent/verbena"}, &pid);
   waitpid(pid, nullptr, 0);
   EXPECT_NE(said.find("does not exist"), std::string::npos) << said;
-  said = TestDaemon::Launch({"--directory=/tmp", "--dma=assisted"}, &pid);
-  waitpid(pid, nullptr, 0);
-  EXPECT_NE(said.find("not available in this version"), std::string::npos) << said;
   said = TestDaemon::Launch({"--directory=/tmp", "--max-qp=many"}, &pid);
   waitpid(pid, nullptr, 0);
   EXPECT_NE(said.find("--max-qp takes a number"), std::string::npos) << said;

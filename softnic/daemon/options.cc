@@ -59,14 +59,6 @@ std::string ParseInto(std::string_view flag, std::string_view text, uint64_t min
   return error;
 }
 
-std::string CheckDma(std::string_view value) {
-  if (value == "auto" || value == "mapped" || value == "process") return "";
-  if (value == "assisted") {
-    return "--dma=assisted is not available in this version: use --dma=auto, mapped or process";
-  }
-  return "--dma is auto, process, mapped or assisted, not \"" + std::string(value) + "\"";
-}
-
 std::string ParseLogLevel(std::string_view value, LogLevel* out) {
   if (value == "error")
     *out = LogLevel::kError;
@@ -153,7 +145,6 @@ std::string ParseFlag(std::string_view name, std::string_view value, DaemonOptio
   if (name == "mtu") return ParseMtu(value, &out->control.mtu_bytes);
   if (name == "idle-exit-s") return ParseInto(name, value, 0, 1'000'000, &out->control.idle_exit_s);
   if (name == "ready-fd") return ParseInto(name, value, 0, 1'000'000, &out->ready_fd);
-  if (name == "dma") return CheckDma(value);
   if (name == "log-level") return ParseLogLevel(value, &out->log_level);
   if (name == "max-sessions") {
     return ParseInto(name, value, 1, 100'000, &out->control.sessions_max);
@@ -221,7 +212,6 @@ std::string HelpText() {
       "  --mtu=BYTES           active MTU: 256, 512, 1024, 2048 or 4096 (default)\n"
       "  --idle-exit-s=N       end when no client was there for N seconds (default 0: never)\n"
       "  --ready-fd=FD         write R there when listening, or E and what is wrong\n"
-      "  --dma=auto|mapped|process  how payload reaches clients' memory\n"
       "  --log-level=LEVEL     error, info (default) or debug\n"
       "  --max-sessions=N      clients at a time (default 1024)\n"
       "  --max-session-mib=N   queue memory of one client (default 8192)\n\n"

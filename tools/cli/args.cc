@@ -90,8 +90,8 @@ constexpr OptionRow kOptions[] = {
      "end the capture when the file has so many megabytes"},
     {OptionId::kPrivate, "--private", "", Bit(Command::kRun),
      "an instance of its own that ends with CMD"},
-    {OptionId::kDma, "--dma", "MODE", Bit(Command::kRun) | Bit(Command::kUp) | Bit(Command::kEnv),
-     "how payload is reached: auto, process, mapped or assisted"},
+    {OptionId::kDma, "--dma", "MODE", Bit(Command::kRun) | Bit(Command::kEnv),
+     "how the NIC reaches CMD's memory: process (the default), mapped or auto"},
     {OptionId::kNamePrefix, "--name-prefix", "NAME", Bit(Command::kRun) | Bit(Command::kUp),
      "device names, for a new instance: NAME0, NAME1, ... (default verbena)"},
     {OptionId::kForeground, "--foreground", "", Bit(Command::kUp),
@@ -137,9 +137,8 @@ bool ParseNics(const std::string& text, Arguments* out, std::string* error) {
 
 bool ParseDma(const std::string& text, Arguments* out, std::string* error) {
   out->dma = text;
-  if (IsDmaMode(text)) return true;
-  *error = "--dma is one of auto, process, mapped, assisted, not \"" + text + "\".";
-  return false;
+  *error = DmaError("--dma", text);
+  return error->empty();
 }
 
 bool ParseNamePrefix(const std::string& text, Arguments* out, std::string* error) {
@@ -444,8 +443,12 @@ bool ParseArguments(const std::vector<std::string>& args, Arguments* out, std::s
   return true;
 }
 
-bool IsDmaMode(const std::string& text) {
-  return text == "auto" || text == "process" || text == "mapped" || text == "assisted";
+std::string DmaError(const std::string& name, const std::string& text) {
+  if (text == "process" || text == "mapped" || text == "auto") return "";
+  if (text == "assisted") {
+    return name + "=assisted is not available in this version: use process, mapped or auto.";
+  }
+  return name + " is process, mapped or auto, not \"" + text + "\".";
 }
 
 }  // namespace verbena::cli

@@ -33,7 +33,7 @@ struct Arguments {
   bool wire = false;                 // an option that needs packets
   bool has_own_nics = false;         // --nic was given; the specs are in `set`
   bool private_instance = false;     // --private
-  std::string dma;                   // --dma, empty: the daemon's default
+  std::string dma;                   // --dma, empty: process
   std::string name_prefix;           // --name-prefix, empty: the daemon's default
   bool foreground = false;           // --foreground
   bool json = false;                 // --json
@@ -58,8 +58,8 @@ inline constexpr int kMaxNicsPerInstance = 64;
 // Help for one command, or the overview when `topic` is empty. Empty for an unknown topic.
 std::string HelpText(const std::string& topic);
 
-// Whether VERBENA_DMA and --dma take it.
-bool IsDmaMode(const std::string& text);
+// What is wrong with a value of VERBENA_DMA or --dma (`name`), or "".
+std::string DmaError(const std::string& name, const std::string& text);
 
 // What `show` can list.
 const std::vector<std::string>& ShowKinds();

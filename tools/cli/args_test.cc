@@ -65,7 +65,9 @@ TEST(ArgsTest, OptionsBelongToTheirCommands) {
 }
 
 TEST(ArgsTest, DmaModesAreNamed) {
-  EXPECT_THAT(MustFail({"run", "--dma=pio", "--", "x"}), HasSubstr("auto, process, mapped"));
+  EXPECT_THAT(MustFail({"run", "--dma=pio", "--", "x"}), HasSubstr("process, mapped or auto"));
+  EXPECT_THAT(MustFail({"env", "--dma=assisted"}), HasSubstr("not available in this version"));
+  EXPECT_THAT(MustFail({"up", "--dma=mapped"}), HasSubstr("no option --dma"));
 }
 
 TEST(ArgsTest, NamePrefixIsADeviceName) {

@@ -116,7 +116,8 @@ Finding FileSize() {
     finding.effect = "The NIC cannot make the shared memory of queues; programs cannot open it.";
   } else {
     finding.verdict = Verdict::kLimited;
-    finding.effect = "The NIC does not map programs' memory; it copies by system calls.";
+    finding.effect =
+        "Memory cannot be mapped: --dma=mapped fails, --dma=auto copies by system calls.";
   }
   return finding;
 }

@@ -139,10 +139,9 @@ int RunProgram(const Arguments& arguments) {
                                  PrependPath(libraries, ::getenv("LD_LIBRARY_PATH")));
   if (!arguments.dma.empty()) {
     child.environment.emplace_back("VERBENA_DMA", arguments.dma);
-  } else if (const char* dma = ::getenv("VERBENA_DMA"); dma != nullptr && !IsDmaMode(dma)) {
-    return Fail(
-        "VERBENA_DMA is auto, process, mapped or assisted, not \"" + std::string(dma) + "\".",
-        kExitUsage);
+  } else if (const char* dma = ::getenv("VERBENA_DMA"); dma != nullptr && *dma != '\0') {
+    const std::string error = DmaError("VERBENA_DMA", dma);
+    if (!error.empty()) return Fail(error, kExitUsage);
   }
   // Looked at before: CMD may replace itself.
   const std::string warning = LibraryWarning(child.path, libraries);

@@ -24,7 +24,6 @@ client::StartOptions OptionsFor(const Arguments& arguments, const std::string& d
   options.directory = directory;
   options.nics = arguments.nics.value_or(1);
   options.idle_exit_s = idle_exit_s;
-  if (!arguments.dma.empty()) options.extra_args.push_back("--dma=" + arguments.dma);
   if (!arguments.name_prefix.empty()) {
     options.extra_args.push_back("--name-prefix=" + arguments.name_prefix);
   }

@@ -267,10 +267,10 @@ BACKEND_PARTS = ["pingpong", "qperf", "stopped", "events", "scale", "death", "co
 
 
 def backends(deadline):
-    """Parts of the integration tests once more by each backend, forced."""
+    """Parts of the integration tests once more by the backends that are not the default."""
     options = [f"--part={part}" for part in BACKEND_PARTS]
     cases = []
-    for backend in ("mapped", "process"):
+    for backend in ("mapped", "auto"):
         some = json_cases([ROOT / "tests/integration/run", f"--dma={backend}", *options],
                           f"backend-{backend}", deadline)
         cases += [case._replace(name=f"{backend}: {case.name}") for case in some]
