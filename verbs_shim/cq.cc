@@ -217,6 +217,8 @@ VERBENA_EXPORT int ibv_destroy_cq(ibv_cq* base) {
     comp_events = cq->comp_events_reported;
     async_events = cq->async_events_reported;
   }
+  if (base->channel != nullptr) DropStaleEvents(context, ToChannel(base->channel));
+  DropStaleEvents(context);
   AwaitAcks(&base->mutex, &base->cond, &base->comp_events_completed, comp_events);
   AwaitAcks(&base->mutex, &base->cond, &base->async_events_completed, async_events);
   CountInChannel(base->channel, -1);

@@ -1,4 +1,5 @@
 // Completion channels and asynchronous events.
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <new>
@@ -9,13 +10,68 @@
 namespace verbena::verbs {
 namespace {
 
-// Reads one whole message. False with errno set; at the end of the stream the daemon is gone.
-bool ReadMessage(int fd, void* message, size_t bytes, bool* gone) {
-  ssize_t n = read(fd, message, bytes);
-  *gone = n == 0;
-  if (n == static_cast<ssize_t>(bytes)) return true;
-  if (n >= 0) errno = EIO;
-  return false;
+// What an event of this type is about; kFree: nothing that can be destroyed.
+ObjectKind KindOf(const shm::AsyncEventMessage& message) {
+  switch (static_cast<EventType>(message.event)) {
+    case EventType::kCqErr:
+      return ObjectKind::kCq;
+    case EventType::kQpFatal:
+    case EventType::kQpReqErr:
+    case EventType::kQpAccessErr:
+    case EventType::kCommEst:
+    case EventType::kSqDrained:
+    case EventType::kPathMig:
+    case EventType::kPathMigErr:
+    case EventType::kQpLastWqeReached:
+      return ObjectKind::kQp;
+    case EventType::kSrqErr:
+    case EventType::kSrqLimitReached:
+      return ObjectKind::kSrq;
+    default:
+      return ObjectKind::kFree;
+  }
+}
+ObjectKind KindOf(const shm::ChannelEvent&) { return ObjectKind::kCq; }
+
+// Whether its object was destroyed, and the event with it.
+template <typename Message>
+bool IsStale(Context* context, const Message& message) {
+  const ObjectKind kind = KindOf(message);
+  if (kind == ObjectKind::kFree) return false;
+  MutexGuard guard(context->table_mutex);
+  return context->table.Lookup(kind, message.cookie) == nullptr;
+}
+
+// Takes stale messages off the head of a stream whose lock is held: its fd is readable only while
+// there is something to get, so that a program may poll it and then get without fear to block.
+template <typename Message>
+void DropStale(Context* context, int fd, EventStream* stream) {
+  for (;;) {
+    Message message;
+    const ssize_t n = recv(fd, &message, sizeof(message), MSG_PEEK | MSG_DONTWAIT);
+    stream->may_hold_stale = n > 0;
+    if (n != sizeof(message) || !IsStale(context, message)) return;
+    (void)recv(fd, &message, sizeof(message), MSG_DONTWAIT);
+  }
+}
+
+// Takes one whole message. False with errno set; at the end of the stream the daemon is gone.
+template <typename Message>
+bool TakeMessage(Context* context, int fd, EventStream* stream, Message* message, bool* gone) {
+  for (;;) {
+    // Waits, or doesn't, as the program set its fd; who takes what is decided under the lock.
+    ssize_t n = recv(fd, message, sizeof(*message), MSG_PEEK);
+    if (n > 0) {
+      MutexGuard guard(stream->mutex);
+      n = recv(fd, message, sizeof(*message), MSG_DONTWAIT);
+      if (n < 0 && errno == EAGAIN) continue;  // another thread came before us
+      if (n > 0 && stream->may_hold_stale) DropStale<Message>(context, fd, stream);
+    }
+    *gone = n == 0;
+    if (n == sizeof(*message)) return true;
+    if (n >= 0) errno = EIO;
+    return false;
+  }
 }
 
 // Counts the event as reported and says whom it is about; nullptr when the object is gone.
@@ -30,34 +86,24 @@ Object* Report(Context* context, ObjectKind kind, uint64_t cookie, uint32_t Obje
 // False: the event's object was destroyed meanwhile, and the event with it.
 bool Deliver(Context* context, const shm::AsyncEventMessage& message, ibv_async_event* event) {
   event->event_type = static_cast<ibv_event_type>(message.event);
-  switch (static_cast<EventType>(message.event)) {
-    case EventType::kCqErr: {
-      Cq* cq = Report(context, ObjectKind::kCq, message.cookie, &Cq::async_events_reported);
-      event->element.cq = cq != nullptr ? &cq->base : nullptr;
-      return cq != nullptr;
-    }
-    case EventType::kQpFatal:
-    case EventType::kQpReqErr:
-    case EventType::kQpAccessErr:
-    case EventType::kCommEst:
-    case EventType::kSqDrained:
-    case EventType::kPathMig:
-    case EventType::kPathMigErr:
-    case EventType::kQpLastWqeReached: {
-      Qp* qp = Report(context, ObjectKind::kQp, message.cookie, &Qp::events_reported);
-      event->element.qp = qp != nullptr ? qp->base() : nullptr;
-      return qp != nullptr;
-    }
-    case EventType::kSrqErr:
-    case EventType::kSrqLimitReached: {
-      Srq* srq = Report(context, ObjectKind::kSrq, message.cookie, &Srq::events_reported);
-      event->element.srq = srq != nullptr ? &srq->base : nullptr;
-      return srq != nullptr;
-    }
-    default:
-      event->element.port_num = static_cast<int>(message.object);
-      return true;
+  const ObjectKind kind = KindOf(message);
+  if (kind == ObjectKind::kCq) {
+    Cq* cq = Report(context, kind, message.cookie, &Cq::async_events_reported);
+    event->element.cq = cq != nullptr ? &cq->base : nullptr;
+    return cq != nullptr;
   }
+  if (kind == ObjectKind::kQp) {
+    Qp* qp = Report(context, kind, message.cookie, &Qp::events_reported);
+    event->element.qp = qp != nullptr ? qp->base() : nullptr;
+    return qp != nullptr;
+  }
+  if (kind == ObjectKind::kSrq) {
+    Srq* srq = Report(context, kind, message.cookie, &Srq::events_reported);
+    event->element.srq = srq != nullptr ? &srq->base : nullptr;
+    return srq != nullptr;
+  }
+  event->element.port_num = static_cast<int>(message.object);
+  return true;
 }
 
 void Ack(pthread_mutex_t* mutex, pthread_cond_t* cond, uint32_t* completed, uint32_t events) {
@@ -67,6 +113,17 @@ void Ack(pthread_mutex_t* mutex, pthread_cond_t* cond, uint32_t* completed, uint
 }
 
 }  // namespace
+
+void DropStaleEvents(Context* context) {
+  MutexGuard guard(context->async_events.mutex);
+  DropStale<shm::AsyncEventMessage>(context, context->vctx.context.async_fd,
+                                    &context->async_events);
+}
+
+void DropStaleEvents(Context* context, Channel* channel) {
+  MutexGuard guard(channel->events.mutex);
+  DropStale<shm::ChannelEvent>(context, channel->base.fd, &channel->events);
+}
 
 VERBENA_EXPORT ibv_comp_channel* ibv_create_comp_channel(ibv_context* base) {
   Context* context = ToContext(base);
@@ -109,7 +166,7 @@ VERBENA_EXPORT int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void
   for (;;) {
     shm::ChannelEvent event;
     bool gone = false;
-    if (!ReadMessage(channel->fd, &event, sizeof(event), &gone)) {
+    if (!TakeMessage(context, channel->fd, &ToChannel(channel)->events, &event, &gone)) {
       if (gone) context->session->MarkDead();
       return -1;
     }
@@ -132,7 +189,7 @@ VERBENA_EXPORT int ibv_get_async_event(ibv_context* base, ibv_async_event* event
   for (;;) {
     shm::AsyncEventMessage message;
     bool gone = false;
-    if (ReadMessage(base->async_fd, &message, sizeof(message), &gone)) {
+    if (TakeMessage(context, base->async_fd, &context->async_events, &message, &gone)) {
       if (Deliver(context, message, event)) return 0;
       continue;
     }

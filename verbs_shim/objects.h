@@ -2,7 +2,8 @@
 // shim's own fields follow it.
 //
 // Locks, in the order they are taken: Cq::lock, Context::qps_lock, SendQueue/RecvQueue::lock.
-// Context::table_mutex and the mutexes of the public structures are leaves of control paths.
+// EventStream::mutex comes before Context::table_mutex, which, as the mutexes of the public
+// structures, is a leaf of control paths.
 #pragma once
 
 #include <errno.h>
@@ -33,6 +34,13 @@ struct Device {
 
 struct Qp;
 
+// The receiving end of a socket of event messages.
+struct EventStream {
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  // who takes a message holds it
+  // An object was destroyed while messages waited: some may be about it.
+  bool may_hold_stale = false;
+};
+
 struct Context {
   VerbsContextFront front;
   verbs_context vctx;  // programs hold a pointer to its last member
@@ -44,6 +52,7 @@ struct Context {
   SpinLock qps_lock;  // guards the list below
   Qp* qps;            // every QP: who must be flushed when the daemon is gone
   std::atomic<bool> fatal_reported;
+  EventStream async_events;
 };
 static_assert(offsetof(Context, vctx) == sizeof(VerbsContextFront));
 
@@ -63,6 +72,7 @@ struct Ah {
 struct Channel {
   ibv_comp_channel base;
   shm::Handle handle;
+  EventStream events;
 };
 
 struct Cq {
@@ -215,6 +225,11 @@ void ConsumeCompletion(Cq* cq);
 // Bookkeeping of an unsuccessful poll: yields and looks after the daemon now and then. Call it
 // without the lock.
 void OnEmptyPoll(Cq* cq);
+
+// The events of an object that has just left the table are nobody's: as with the kernel, a program
+// does not find its fd readable for them. Asynchronous events; completion events of a channel.
+void DropStaleEvents(Context* context);
+void DropStaleEvents(Context* context, Channel* channel);
 
 // Waits until the program acknowledged every event it got of an object that goes away.
 void AwaitAcks(pthread_mutex_t* mutex, pthread_cond_t* cond, const uint32_t* completed,

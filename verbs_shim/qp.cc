@@ -317,6 +317,7 @@ VERBENA_EXPORT int ibv_destroy_qp(ibv_qp* base) {
     context->table.Remove(qp->cookie);
     events = qp->events_reported;
   }
+  DropStaleEvents(context);
   AwaitAcks(&base->mutex, &base->cond, &base->events_completed, events);
   pthread_cond_destroy(&base->cond);
   pthread_mutex_destroy(&base->mutex);

@@ -119,6 +119,7 @@ VERBENA_EXPORT int ibv_destroy_srq(ibv_srq* base) {
     context->table.Remove(srq->cookie);
     events = srq->events_reported;
   }
+  DropStaleEvents(context);
   AwaitAcks(&base->mutex, &base->cond, &base->events_completed, events);
   pthread_cond_destroy(&base->cond);
   pthread_mutex_destroy(&base->mutex);

@@ -44,6 +44,9 @@ TEST(Daemon, RefusesInPlainWords) {
   said = TestDaemon::Launch({"--directory=/tmp", "--max-qp=many"}, &pid);
   waitpid(pid, nullptr, 0);
   EXPECT_NE(said.find("--max-qp takes a number"), std::string::npos) << said;
+  said = TestDaemon::Launch({"--directory=/tmp", "--max-cqe=100"}, &pid);
+  waitpid(pid, nullptr, 0);
+  EXPECT_NE(said.find("--max-cqe is a power of two, such as 64"), std::string::npos) << said;
 }
 
 TEST(Daemon, EndsWhenIdleButNotWhileHeld) {

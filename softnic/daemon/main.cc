@@ -117,6 +117,7 @@ int Serve(const DaemonOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  IgnoreSignals();
   DaemonOptions options;
   options.control.version = kVersion;
   std::string error = ParseOptions(argc, argv, &options);
@@ -127,7 +128,6 @@ int main(int argc, char** argv) {
   }
   error = RaiseLimits();
   if (!error.empty()) return Fail(options, error);
-  IgnoreSignals();
   try {
     return Serve(options);
   } catch (const std::exception& e) {

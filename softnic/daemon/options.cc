@@ -1,5 +1,6 @@
 #include "softnic/daemon/options.h"
 
+#include <bit>
 #include <charconv>
 #include <cstring>
 #include <fstream>
@@ -13,22 +14,23 @@ namespace {
 struct LimitFlag {
   const char* name;
   uint32_t DeviceLimits::*member;
-  uint32_t max;  // what the shared-memory ABI or the object tables allow
+  uint32_t max;               // what the shared-memory ABI or the object tables allow
+  bool is_ring_size = false;  // a power of two, as a ring has no other size
 };
 
 constexpr LimitFlag kLimitFlags[] = {
     {"max-qp", &DeviceLimits::max_qp, 1u << 22},
-    {"max-qp-wr", &DeviceLimits::max_qp_wr, 1u << 20},
+    {"max-qp-wr", &DeviceLimits::max_qp_wr, 1u << 20, true},
     {"max-sge", &DeviceLimits::max_sge, shm::kMaxSge},
     {"max-sge-rd", &DeviceLimits::max_sge_rd, shm::kMaxSge},
     {"max-inline-bytes", &DeviceLimits::max_inline_bytes, shm::kMaxInlineBytes},
     {"max-cq", &DeviceLimits::max_cq, 1u << 22},
-    {"max-cqe", &DeviceLimits::max_cqe, 1u << 24},
+    {"max-cqe", &DeviceLimits::max_cqe, 1u << 24, true},
     {"max-mr", &DeviceLimits::max_mr, 1u << 22},
     {"max-pd", &DeviceLimits::max_pd, 1u << 22},
     {"max-ah", &DeviceLimits::max_ah, 1u << 22},
     {"max-srq", &DeviceLimits::max_srq, 1u << 22},
-    {"max-srq-wr", &DeviceLimits::max_srq_wr, 1u << 20},
+    {"max-srq-wr", &DeviceLimits::max_srq_wr, 1u << 20, true},
     {"max-srq-sge", &DeviceLimits::max_srq_sge, shm::kMaxSge},
     {"max-qp-rd-atom", &DeviceLimits::max_qp_rd_atom, 255},
     {"max-mcast-grp", &DeviceLimits::max_mcast_grp, 1u << 20},
@@ -156,7 +158,14 @@ std::string ParseFlag(std::string_view name, std::string_view value, DaemonOptio
     return error;
   }
   for (const LimitFlag& flag : kLimitFlags) {
-    if (name == flag.name) return ParseInto(name, value, 1, flag.max, &(out->limits.*flag.member));
+    if (name != flag.name) continue;
+    uint32_t& limit = out->limits.*flag.member;
+    std::string error = ParseInto(name, value, 1, flag.max, &limit);
+    if (error.empty() && flag.is_ring_size && !std::has_single_bit(limit)) {
+      return "--" + std::string(name) + " is a power of two, such as " +
+             std::to_string(std::bit_floor(limit)) + ", not \"" + std::string(value) + "\"";
+    }
+    return error;
   }
   return "unknown flag --" + std::string(name) + " (see --help)";
 }

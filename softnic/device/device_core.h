@@ -173,7 +173,7 @@ class DeviceCore {
   void RemoveAh(Ah& ah);
   void RemoveChannel(Channel& channel);
   void LeaveGroup(DeviceQp& qp, const Gid& gid);
-  int ResizeSrq(Srq& srq, uint32_t max_wr, shm::ModifySrqReply* reply);
+  int ResizeSrq(Srq& srq, uint32_t max_wr, uint32_t limit, shm::ModifySrqReply* reply);
 
   // --- cq.cc ------------------------------------------------------------------------------------
   void PushCompletion(DeviceQp& qp, transport::Completion& completion);

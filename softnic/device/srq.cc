@@ -68,7 +68,8 @@ int DeviceCore::ModifySrq(Command& command) {
   if (arms && request.srq_limit > (resizes ? request.max_wr : srq->max_wr)) return EINVAL;
   shm::ModifySrqReply reply{};
   if (resizes) {
-    if (int error = ResizeSrq(*srq, request.max_wr, &reply); error != 0) return error;
+    const uint32_t limit = arms ? request.srq_limit : srq->limit;
+    if (int error = ResizeSrq(*srq, request.max_wr, limit, &reply); error != 0) return error;
   }
   if (arms) srq->limit = request.srq_limit;
   reply.max_wr = srq->max_wr;
@@ -76,12 +77,14 @@ int DeviceCore::ModifySrq(Command& command) {
   return 0;
 }
 
-// The client holds its SRQ's lock meanwhile, and goes on with the new memory from the same index.
-int DeviceCore::ResizeSrq(Srq& srq, uint32_t max_wr, shm::ModifySrqReply* reply) {
+// `limit`: the one that holds with the new size. The client holds its SRQ's lock meanwhile, and goes
+// on with the new memory from the same index.
+int DeviceCore::ResizeSrq(Srq& srq, uint32_t max_wr, uint32_t limit,
+                          shm::ModifySrqReply* reply) {
   Session& session = *srq.pd->session;
   uint32_t entries = std::bit_ceil(max_wr);
   if (entries == srq.ring.entries()) return 0;
-  if (srq.limit > max_wr) return EINVAL;
+  if (limit > max_wr) return EINVAL;
   uint32_t stride_bytes = srq.ring.stride_bytes();
   QueueMemory queue;
   int error = session.services->AllocateQueue(WorkQueueBytes(entries, stride_bytes), &queue);

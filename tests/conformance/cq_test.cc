@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "tests/conformance/verbs_fixture.h"
 
@@ -134,6 +135,29 @@ TEST_F(Verb_ibv_get_cq_event, TellsTheQueuesOfOneChannelApart) {
   EXPECT_EQ(TakeEvent(*a), a->recv_cq);
   ASSERT_EQ(a->Rdma(IBV_WR_RDMA_WRITE, 1, 0, 8, *b, 0), 0);
   EXPECT_EQ(TakeEvent(*a), a->send_cq);
+}
+
+// As with the kernel: who polls before each get never blocks, wherever the event was in the queue.
+TEST_F(Verb_ibv_get_cq_event, NothingIsLeftOfADestroyedQueue) {
+  for (const bool goes_first : {true, false}) {
+    MakePair(SideOptions{.with_channel = true});
+    ASSERT_EQ(ibv_req_notify_cq(a->send_cq, 0), 0);
+    ASSERT_EQ(ibv_req_notify_cq(a->recv_cq, 0), 0);
+    ASSERT_EQ(a->PostRecv(1, 0, 8), 0);
+    for (const bool receives : {goes_first, !goes_first}) {
+      if (receives) {
+        ASSERT_EQ(b->Send(1, 0, 8), 0);
+        ASSERT_EQ(a->WaitRecv().status, IBV_WC_SUCCESS);
+      } else {
+        ASSERT_EQ(a->Rdma(IBV_WR_RDMA_WRITE, 1, 0, 8, *b, 0), 0);
+        ASSERT_EQ(a->WaitSend().status, IBV_WC_SUCCESS);
+      }
+    }
+    ASSERT_EQ(ibv_destroy_qp(std::exchange(a->qp, nullptr)), 0);
+    ASSERT_EQ(ibv_destroy_cq(std::exchange(a->recv_cq, nullptr)), 0);
+    EXPECT_EQ(TakeEvent(*a), a->send_cq);
+    EXPECT_FALSE(Readable(a->channel->fd, 0)) << "the destroyed CQ was the first: " << goes_first;
+  }
 }
 
 TEST_F(Verb_ibv_create_cq, OverrunRaisesCqErrAndFailsTheQp) {

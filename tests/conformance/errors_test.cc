@@ -1,6 +1,9 @@
 // The state machine, and what happens when things go wrong: RNR, retries, flushes, drains.
+#include <poll.h>
+
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "tests/conformance/verbs_fixture.h"
 
@@ -316,6 +319,20 @@ TEST_F(Verb_ibv_get_async_event, FdBecomesReadableAndNamesTheQp) {
   EXPECT_EQ(event.event_type, IBV_EVENT_QP_ACCESS_ERR);
   EXPECT_EQ(event.element.qp, b->qp);
   ibv_ack_async_event(&event);
+}
+
+TEST_F(Verb_ibv_get_async_event, NothingIsLeftOfADestroyedQp) {
+  MakePair();
+  ibv_send_wr wr = {};
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.rdma.remote_addr = b->buffer.address();
+  wr.wr.rdma.rkey = b->mr->rkey ^ 3;
+  ASSERT_EQ(a->Post(wr, {a->Sge(0, 8)}), 0);
+  pollfd fd = {b->context->async_fd, POLLIN, 0};
+  ASSERT_EQ(poll(&fd, 1, 5000), 1);
+  ASSERT_EQ(ibv_destroy_qp(std::exchange(b->qp, nullptr)), 0);
+  EXPECT_EQ(poll(&fd, 1, 0), 0) << "ibv_get_async_event would block now";
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // The small verbs: names, rates, indices, registrations with an address of one's own choice, and
 // the fields of a completion that only the extended interface reads.
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "tests/conformance/verbs_fixture.h"
 
@@ -43,7 +45,31 @@ using Verb_ibv_create_srq_ex = VerbsTest;
 using Verb_ibv_resolve_eth_l2_from_gid = VerbsTest;
 using Verb_ibv_flow_label_to_udp_sport = VerbsTest;
 using Verb_ibv_query_rt_values_ex = VerbsTest;
-using Verb_ibv_wc_read_completion_ts = VerbsTest;
+
+// Side b's QP on one extended CQ, connected to a.
+class ExtendedCqTest : public VerbsTest {
+ protected:
+  ibv_cq_ex* PutOnExtendedCq(ibv_cq_init_attr_ex* attr) {
+    ibv_cq_ex* cq = ibv_create_cq_ex(b->context, attr);
+    if (cq == nullptr) return nullptr;
+    EXPECT_EQ(ibv_destroy_qp(b->qp), 0);
+    ibv_qp_init_attr init = {};
+    init.send_cq = init.recv_cq = ibv_cq_ex_to_cq(cq);
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {8, 8, 1, 1, 0};
+    b->qp = ibv_create_qp(b->pd, &init);
+    EXPECT_NE(b->qp, nullptr);
+    EXPECT_EQ(a->ToState(IBV_QPS_RESET), 0);
+    Connect(*a, *b, {});
+    return cq;
+  }
+  void DropExtendedCq(ibv_cq_ex* cq) {
+    EXPECT_EQ(ibv_destroy_qp(std::exchange(b->qp, nullptr)), 0);
+    EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+  }
+};
+using Verb_ibv_wc_read_completion_ts = ExtendedCqTest;
+using Verb_ibv_wc_read_completion_wallclock_ns = ExtendedCqTest;
 using NotYet = VerbsTest;
 
 TEST_F(Verb_ibv_node_type_str, NamesAChannelAdapter) {
@@ -294,17 +320,8 @@ TEST_F(Verb_ibv_wc_read_completion_ts, GrowsFromOneCompletionToTheNext) {
   ibv_cq_init_attr_ex attr = {};
   attr.cqe = 64;
   attr.wc_flags = uint64_t{IBV_WC_STANDARD_FLAGS} | uint64_t{IBV_WC_EX_WITH_COMPLETION_TIMESTAMP};
-  ibv_cq_ex* cq = ibv_create_cq_ex(b->context, &attr);
+  ibv_cq_ex* cq = PutOnExtendedCq(&attr);
   ASSERT_NE(cq, nullptr);
-  ASSERT_EQ(ibv_destroy_qp(b->qp), 0);
-  ibv_qp_init_attr init = {};
-  init.send_cq = init.recv_cq = ibv_cq_ex_to_cq(cq);
-  init.qp_type = IBV_QPT_RC;
-  init.cap = {8, 8, 1, 1, 0};
-  b->qp = ibv_create_qp(b->pd, &init);
-  ASSERT_NE(b->qp, nullptr);
-  ASSERT_EQ(a->ToState(IBV_QPS_RESET), 0);
-  Connect(*a, *b, {});
   uint64_t last = 0;
   ibv_poll_cq_attr poll_attr = {};
   for (int i = 0; i < 20; ++i) {
@@ -315,9 +332,28 @@ TEST_F(Verb_ibv_wc_read_completion_ts, GrowsFromOneCompletionToTheNext) {
     EXPECT_GT(now, last);
     last = now;
   }
-  ASSERT_EQ(ibv_destroy_qp(b->qp), 0);
-  b->qp = nullptr;
-  EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+  DropExtendedCq(cq);
+}
+
+TEST_F(Verb_ibv_wc_read_completion_wallclock_ns, TellsTheTimeOfDay) {
+  MakePair();
+  ibv_cq_init_attr_ex attr = {};
+  attr.cqe = 64;
+  attr.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+  ibv_cq_ex* cq = PutOnExtendedCq(&attr);
+  ASSERT_NE(cq, nullptr);
+  auto now_ns = [] {
+    return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  };
+  const int64_t before_ns = now_ns();
+  ASSERT_EQ(b->Rdma(IBV_WR_RDMA_WRITE, 1, 0, 8, *a, 0), 0);
+  ibv_poll_cq_attr poll_attr = {};
+  ASSERT_TRUE(Eventually([&] { return ibv_start_poll(cq, &poll_attr) == 0; }));
+  const auto completed_ns = static_cast<int64_t>(ibv_wc_read_completion_wallclock_ns(cq));
+  ibv_end_poll(cq);
+  EXPECT_GT(completed_ns, before_ns - 1'000'000'000);
+  EXPECT_LE(completed_ns, now_ns());
+  DropExtendedCq(cq);
 }
 
 // What is not there says so as the man pages promise, and does not crash.

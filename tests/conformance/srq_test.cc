@@ -124,6 +124,20 @@ TEST_F(Verb_ibv_modify_srq, LimitEventComesOnceWhenTheLevelFallsBelow) {
   EXPECT_FALSE(b->WaitEvent(IBV_EVENT_SRQ_LIMIT_REACHED, Milliseconds(50)));
 }
 
+TEST_F(Verb_ibv_modify_srq, ANewSizeAndALimitThatFitsItGoTogether) {
+  b = std::make_unique<Side>(SideOptions{.max_recv_wr = 64, .with_srq = true});
+  ibv_srq_attr attr = {};
+  attr.srq_limit = 30;
+  ASSERT_EQ(ibv_modify_srq(b->srq, &attr, IBV_SRQ_LIMIT), 0);
+  attr = {16, 0, 0};
+  EXPECT_EQ(ibv_modify_srq(b->srq, &attr, IBV_SRQ_MAX_WR), EINVAL) << "the limit of 30 stays";
+  attr = {16, 0, 2};
+  EXPECT_EQ(ibv_modify_srq(b->srq, &attr, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT), 0);
+  ASSERT_EQ(ibv_query_srq(b->srq, &attr), 0);
+  EXPECT_EQ(attr.max_wr, 16u);
+  EXPECT_EQ(attr.srq_limit, 2u);
+}
+
 TEST_F(Verb_ibv_modify_srq, ResizeKeepsWhatIsPosted) {
   a = std::make_unique<Side>(SideOptions{});
   b = std::make_unique<Side>(SideOptions{.nic = 1, .max_recv_wr = 16, .with_srq = true});

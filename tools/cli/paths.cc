@@ -100,7 +100,10 @@ std::string DirectoryProblem(int error) {
       chosen != nullptr && chosen[0] != '\0'
           ? "the instance directory " + std::string(chosen) + " (VERBENA_INSTANCE)"
           : "the default instance directory, in XDG_RUNTIME_DIR or /tmp";
-  return "cannot use " + which + ": " + strerror(error) + ".";
+  return "cannot use " + which + ": " +
+         (error == EPERM ? "it is no directory that you own and nobody else may write to"
+                         : strerror(error)) +
+         ".";
 }
 
 bool CreatePrivateDirectory(std::string* directory, std::string* error) {

@@ -7,6 +7,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "tools/cli/paths.h"
 
 namespace verbena::cli {
@@ -15,6 +18,24 @@ namespace {
 // An instance may end by itself between our connecting and our hold; then a new one is started.
 constexpr int kJoinAttempts = 3;
 constexpr int kEndTimeoutMs = 10'000;
+
+// Which of the flags for a new instance the running one was not started with.
+std::string MissingFlags(const std::string& directory, const std::vector<std::string>& flags) {
+  json::object status;
+  std::string error;
+  if (flags.empty() ||
+      AskInstance(directory, {{"op", "status"}}, &status, &error) != AskResult::kOk) {
+    return "";
+  }
+  std::ifstream file("/proc/" + std::to_string(FieldNumber(status, "pid")) + "/cmdline");
+  const std::string words(std::istreambuf_iterator<char>(file), {});
+  std::string missing;
+  for (const std::string& flag : flags) {
+    const std::string word = '\0' + flag + '\0';
+    if (words.find(word) == std::string::npos) missing += (missing.empty() ? "" : " ") + flag;
+  }
+  return missing;
+}
 
 }  // namespace
 
@@ -41,6 +62,12 @@ bool JoinOrStart(const client::StartOptions& options, AdminConnection* hold, std
     }
     const AskResult result = connection.Hold(error);
     if (result == AskResult::kOk) {
+      const std::string missing = MissingFlags(options.directory, options.extra_args);
+      if (!missing.empty()) {
+        *error = "the running instance was not started with " + missing +
+                 "; end it with `verbena down` first, or have one of your own by `run --private`.";
+        return false;
+      }
       *hold = std::move(connection);
       return true;
     }
