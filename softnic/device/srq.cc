@@ -77,8 +77,8 @@ int DeviceCore::ModifySrq(Command& command) {
   return 0;
 }
 
-// `limit`: the one that holds with the new size. The client holds its SRQ's lock meanwhile, and goes
-// on with the new memory from the same index.
+// `limit`: the one that holds with the new size. The client holds its SRQ's lock meanwhile, and
+// goes on with the new memory from the same index.
 int DeviceCore::ResizeSrq(Srq& srq, uint32_t max_wr, uint32_t limit,
                           shm::ModifySrqReply* reply) {
   Session& session = *srq.pd->session;
