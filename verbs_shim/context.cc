@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/client/instance.h"
+#include "core/client/no_cancel.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -46,6 +47,7 @@ void SetOps(Context* context) {
 
 // Attaches, starting the instance again if it ended since the device was listed. 0 or errno.
 int OpenSession(const Device& device, client::Session** session) {
+  client::NoCancel no_cancel;
   bool may_start = client::AutostartAllowed();
   client::StartOptions options;
   options.directory = client::InstanceDirectory(may_start);
@@ -95,8 +97,10 @@ void Debug(const char* format, ...) {
 
 void AwaitAcks(pthread_mutex_t* mutex, pthread_cond_t* cond, const uint32_t* completed,
                uint32_t reported) {
-  MutexGuard guard(*mutex);
+  // No guard: a thread may be cancelled here, as with rdma-core, and then must not meet cleanups.
+  pthread_mutex_lock(mutex);
   while (*completed != reported) pthread_cond_wait(cond, mutex);
+  pthread_mutex_unlock(mutex);
 }
 
 // Errors: ENODEV: no such NIC any more; EPROTO: a daemon of another version; ENOMEM.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/client/instance.h"
+#include "core/client/no_cancel.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -93,6 +94,7 @@ ibv_device** MakeList(const std::vector<shm::NicInfo>& nics, int* count) {
 // Errors: ENOMEM; EPROTO when a daemon of another version serves this user.
 VERBENA_EXPORT ibv_device** ibv_get_device_list(int* num_devices) {
   if (num_devices != nullptr) *num_devices = 0;
+  client::NoCancel no_cancel;
   int saved_errno = errno;
   std::vector<shm::NicInfo> nics;
   int error = ListNics(&nics);

@@ -4,6 +4,7 @@
 
 #include <new>
 
+#include "core/client/no_cancel.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -62,6 +63,7 @@ bool TakeMessage(Context* context, int fd, EventStream* stream, Message* message
     // Waits, or doesn't, as the program set its fd; who takes what is decided under the lock.
     ssize_t n = recv(fd, message, sizeof(*message), MSG_PEEK);
     if (n > 0) {
+      client::NoCancel no_cancel;
       MutexGuard guard(stream->mutex);
       n = recv(fd, message, sizeof(*message), MSG_DONTWAIT);
       if (n < 0 && errno == EAGAIN) continue;  // another thread came before us
@@ -115,12 +117,14 @@ void Ack(pthread_mutex_t* mutex, pthread_cond_t* cond, uint32_t* completed, uint
 }  // namespace
 
 void DropStaleEvents(Context* context) {
+  client::NoCancel no_cancel;
   MutexGuard guard(context->async_events.mutex);
   DropStale<shm::AsyncEventMessage>(context, context->vctx.context.async_fd,
                                     &context->async_events);
 }
 
 void DropStaleEvents(Context* context, Channel* channel) {
+  client::NoCancel no_cancel;
   MutexGuard guard(channel->events.mutex);
   DropStale<shm::ChannelEvent>(context, channel->base.fd, &channel->events);
 }
@@ -149,6 +153,7 @@ VERBENA_EXPORT ibv_comp_channel* ibv_create_comp_channel(ibv_context* base) {
 // Errors: EBUSY while a CQ uses it.
 VERBENA_EXPORT int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
   ibv_context* base = channel->context;
+  client::NoCancel no_cancel;
   MutexGuard guard(base->mutex);
   if (channel->refcnt != 0) return EBUSY;
   int error =

@@ -5,6 +5,7 @@
 
 #include <new>
 
+#include "core/client/no_cancel.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -47,6 +48,7 @@ int ChooseBackend(const shm::Welcome& welcome, uint32_t* backend) {
 
 int RegisterRegion(Context* context, client::Registration* registration, shm::RegMrRequest* request,
                    shm::RegMrReply* reply) {
+  client::NoCancel no_cancel;
   int error = CheckAccess(request->access);
   if (error != 0) return error;
   if (request->length == 0 || request->addr + request->length < request->addr) return EINVAL;

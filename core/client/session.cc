@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/client/no_cancel.h"
 #include "core/client/waiting.h"
 
 namespace verbena::client {
@@ -38,6 +39,7 @@ bool Session::IsAlive() {
   if (KnownDead()) return false;
   bool alive = status_->stopping.load(std::memory_order_acquire) == 0;
   if (alive) {
+    NoCancel no_cancel;
     int saved = errno;
     pollfd entry = {socket_fd_, POLLRDHUP, 0};  // hang-up of the daemon's end, or a closed fd
     alive = poll(&entry, 1, 0) <= 0;            // an interrupted poll says nothing
@@ -48,6 +50,7 @@ bool Session::IsAlive() {
 }
 
 void Session::WakeNic() {
+  NoCancel no_cancel;
   int saved = errno;
   uint64_t one = 1;
   // A full counter (EAGAIN) already wakes the NIC, and there is nobody to tell of other failures.
@@ -108,6 +111,7 @@ int Session::Execute(shm::CommandOp op, const void* request, uint32_t request_by
     return EINVAL;
   }
   if (KnownDead()) return EIO;
+  NoCancel no_cancel;
   int index = ClaimSlot();
   if (index < 0) return EIO;
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/client/no_cancel.h"
 #include "core/client/payload.h"
 #include "core/client/scoped_lock.h"
 #include "core/client/session.h"
@@ -78,6 +79,7 @@ ssize_t ReceiveWithFds(int socket_fd, void* data, size_t bytes, int* fds, size_t
 }  // namespace
 
 int Session::Open(int socket_fd, uint32_t nic, Session** out) {
+  NoCancel no_cancel;
   *out = nullptr;
   auto* session = new (std::nothrow) Session();
   if (session == nullptr) {
@@ -178,6 +180,7 @@ int Session::MapWelcome(int (&fds)[shm::kWelcomeFds]) {
 }
 
 void Session::Close() {
+  NoCancel no_cancel;
   {
     ScopedLock lock(&sessions_lock);
     Session** link = &sessions;
@@ -231,6 +234,7 @@ Session::Arena* Session::AddArena(const shm::FdMessage& message, int fd) {
 }
 
 void* Session::MapPlace(const shm::QueuePlace& place) {
+  NoCancel no_cancel;
   if (IsForkedCopy()) return nullptr;
   Arena* arena = FindArena(place.arena);
   if (arena == nullptr) {
@@ -255,6 +259,7 @@ RingMemory Session::MapRing(const shm::QueuePlace& place) {
 }
 
 int Session::TakeChannelFd(shm::Handle channel) {
+  NoCancel no_cancel;
   if (!IsForkedCopy()) {
     ScopedLock lock(&fd_lock_);
     shm::FdMessage message;
@@ -266,6 +271,7 @@ int Session::TakeChannelFd(shm::Handle channel) {
 }
 
 int Session::OpenPayload(PayloadFile** out) {
+  NoCancel no_cancel;
   if ((welcome_.dma_backends & shm::kDmaMapped) == 0 || IsForkedCopy()) return EOPNOTSUPP;
   ScopedLock lock(&payload_lock_);
   *out = payload_;

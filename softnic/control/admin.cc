@@ -237,6 +237,7 @@ void AdminConnection::Status() {
         json::object o;
         o["pid"] = static_cast<int64_t>(getpid());
         o["version"] = server->config().version;
+        o["flags"] = json::array(server->config().flags.begin(), server->config().flags.end());
         o["directory"] = server->config().directory;
         o["uptime_s"] = uptime_s;
         o["nics"] = NicArray(s.nics);
@@ -346,7 +347,7 @@ void AdminConnection::Capture(const std::string& action, const std::string& path
       [](CaptureStatus status) {
         return json::serialize(json::object{{"ok", true},
                                             {"running", status.is_running},
-                                            {"error", status.error},
+                                            {"failure", status.error},
                                             {"packets", status.packets},
                                             {"missed_packets", status.missed_packets},
                                             {"written_bytes", status.written_bytes}});

@@ -1,6 +1,7 @@
 // Completion queues: events, arming, overrun, resizing, extended polling.
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <cerrno>
@@ -158,6 +159,53 @@ TEST_F(Verb_ibv_get_cq_event, NothingIsLeftOfADestroyedQueue) {
     EXPECT_EQ(TakeEvent(*a), a->send_cq);
     EXPECT_FALSE(Readable(a->channel->fd, 0)) << "the destroyed CQ was the first: " << goes_first;
   }
+}
+
+// Programs end their event threads by pthread_cancel, also amid events.
+struct CancelledReader {
+  ibv_comp_channel* channel;
+  std::atomic<int> taken{0};
+
+  static void* Run(void* self) {
+    auto* reader = static_cast<CancelledReader*>(self);
+    for (;;) {
+      ibv_cq* cq = nullptr;
+      void* context = nullptr;
+      if (ibv_get_cq_event(reader->channel, &cq, &context) != 0) return nullptr;
+      int before = 0;
+      pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+      ibv_ack_cq_events(cq, 1);
+      ++reader->taken;
+      pthread_setcancelstate(before, nullptr);
+    }
+  }
+};
+
+TEST_F(Verb_ibv_get_cq_event, AReaderMayBeCancelledAmidEvents) {
+  MakePair(SideOptions{.with_channel = true});
+  std::atomic<bool> stop{false};
+  std::thread traffic([&] {
+    for (uint64_t i = 0; !stop; ++i) {
+      if (ibv_req_notify_cq(a->send_cq, 0) != 0 ||
+          a->Rdma(IBV_WR_RDMA_WRITE, i, 0, 8, *b, 0) != 0 ||
+          a->WaitSend().status != IBV_WC_SUCCESS) {
+        return;
+      }
+    }
+  });
+  CancelledReader reader{a->channel};
+  for (int i = 0; i < 300; ++i) {
+    const int taken = reader.taken;
+    pthread_t thread;
+    ASSERT_EQ(pthread_create(&thread, nullptr, CancelledReader::Run, &reader), 0);
+    EXPECT_TRUE(Eventually([&] { return reader.taken > taken; }));
+    ASSERT_EQ(pthread_cancel(thread), 0);
+    void* result = nullptr;
+    ASSERT_EQ(pthread_join(thread, &result), 0);
+    EXPECT_EQ(result, PTHREAD_CANCELED);
+  }
+  stop = true;
+  traffic.join();
 }
 
 TEST_F(Verb_ibv_create_cq, OverrunRaisesCqErrAndFailsTheQp) {

@@ -37,7 +37,7 @@ int Capture(const Arguments& arguments) {
                              HumanBytes(FieldNumber(reply, "written_bytes")) + " written";
   const json::value* running = reply.if_contains("running");
   const bool is_running = running != nullptr && running->is_bool() && running->get_bool();
-  const std::string error = FieldText(reply, "error", "");
+  const std::string error = FieldText(reply, "failure", "");
   if (arguments.action == "start") {
     std::printf("Capturing to %s; `verbena capture stop` ends it.\n", arguments.file.c_str());
   } else {

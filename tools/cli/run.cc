@@ -93,7 +93,7 @@ int EndCapture(const std::string& directory, int code) {
   std::string error;
   const json::object request = {{"op", "capture"}, {"action", "stop"}};
   if (AskInstance(directory, request, &reply, &error) == AskResult::kOk) {
-    error = FieldText(reply, "error", "");
+    error = FieldText(reply, "failure", "");
     if (error.empty()) return code;
   } else if (error.empty()) {
     error = "the instance ended";

@@ -7,9 +7,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <fstream>
-#include <iterator>
+#include <map>
 
+#include "tools/cli/json.h"
 #include "tools/cli/paths.h"
 
 namespace verbena::cli {
@@ -19,20 +19,31 @@ namespace {
 constexpr int kJoinAttempts = 3;
 constexpr int kEndTimeoutMs = 10'000;
 
+// Flags by name; of several the last one counts.
+std::map<std::string, std::string> ByName(const std::vector<std::string>& flags) {
+  std::map<std::string, std::string> out;
+  for (const std::string& flag : flags) out[flag.substr(0, flag.find('='))] = flag;
+  return out;
+}
+
 // Which of the flags for a new instance the running one was not started with.
-std::string MissingFlags(const std::string& directory, const std::vector<std::string>& flags) {
+std::string MissingFlags(const std::string& directory, const std::vector<std::string>& wanted) {
   json::object status;
   std::string error;
-  if (flags.empty() ||
+  if (wanted.empty() ||
       AskInstance(directory, {{"op", "status"}}, &status, &error) != AskResult::kOk) {
     return "";
   }
-  std::ifstream file("/proc/" + std::to_string(FieldNumber(status, "pid")) + "/cmdline");
-  const std::string words(std::istreambuf_iterator<char>(file), {});
+  std::vector<std::string> words;
+  if (const json::value* flags = status.if_contains("flags"); flags && flags->is_array()) {
+    for (const json::value& flag : flags->get_array()) words.push_back(CellText(flag));
+  }
+  const std::map<std::string, std::string> has = ByName(words);
   std::string missing;
-  for (const std::string& flag : flags) {
-    const std::string word = '\0' + flag + '\0';
-    if (words.find(word) == std::string::npos) missing += (missing.empty() ? "" : " ") + flag;
+  for (const auto& [name, flag] : ByName(wanted)) {
+    const auto found = has.find(name);
+    if (found != has.end() && found->second == flag) continue;
+    missing += (missing.empty() ? "" : " ") + flag;
   }
   return missing;
 }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import pwd
 import resource
 import shutil
@@ -208,6 +209,24 @@ def full_disk_ends_no_capture_quietly(case):
     check("disk is full" in process.err, f"said: {process.err}")
 
 
+def captures_of_a_run_and_of_an_instance(case):
+    pair = ("ibv_rc_pingpong -d verbena0 -g 1 -n 100 >/dev/null & "
+            "until ibv_rc_pingpong -d verbena1 -g 1 -n 100 localhost >/dev/null 2>&1; do :; done; wait")
+    file = case.dir / "run.pcapng"
+    case.run([VERBENA, "run", "--nics", "2", "--capture", file, "--", "sh", "-c", pair], 30,
+             env=shared_env(case))
+    check_capture = pathlib.Path(__file__).resolve().parents[2] / "wire_tools" / "check_capture.py"
+    case.run(["/usr/bin/python3", check_capture, file], 20)
+    check(file.stat().st_size > 100 * 1024, f"{file.stat().st_size} bytes")
+    file = case.dir / "instance.pcapng"
+    script = (f"{VERBENA} capture start {file} && {{ {pair}; }} && {VERBENA} capture status && "
+              f"{VERBENA} capture stop && {VERBENA} capture status")
+    process = case.run([VERBENA, "run", "--nics", "2", "--wire", "--", "sh", "-c", script], 30,
+                       env=shared_env(case))
+    check("Capturing: " in process.out and "No capture is running" in process.out, process.out)
+    case.run(["/usr/bin/python3", check_capture, file], 20)
+
+
 def wrong_usage_is_explained(case):
     for arguments in (["frobnicate"], ["run"], ["show", "nothing"],
                       ["run", "--nics", "0", "--", "true"]):
@@ -332,6 +351,7 @@ def cases(thorough):
         Spec("ulimit -f is explained", small_files_are_explained),
         Spec("nonsense in the environment is explained", nonsense_in_the_environment_is_explained),
         Spec("a full disk ends no capture quietly", full_disk_ends_no_capture_quietly),
+        Spec("captures of a run, and of an instance", captures_of_a_run_and_of_an_instance, 90),
         Spec("a backend that cannot be had is refused", forced_backend_that_is_missing),
         Spec("unprivileged user", unprivileged_user, 60),
         Spec("another user's instance is closed", others_instance_is_refused),
