@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/client/instance.h"
+#include "core/client/no_cancel.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -223,6 +224,7 @@ VERBENA_EXPORT int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr* attr, 
     memcpy(mac + 2, gid + 12, 4);
     return 0;
   }
+  client::NoCancel no_cancel;
   client::StartOptions options;
   options.directory = client::InstanceDirectory(false);
   std::vector<shm::NicInfo> nics;

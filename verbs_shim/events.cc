@@ -60,6 +60,12 @@ void DropStale(Context* context, int fd, EventStream* stream) {
 template <typename Message>
 bool TakeMessage(Context* context, int fd, EventStream* stream, Message* message, bool* gone) {
   for (;;) {
+    // A forked child shares the socket with its parent, whose messages these are.
+    *gone = false;
+    if (context->session->IsForkedCopy()) {
+      errno = EIO;
+      return false;
+    }
     // Waits, or doesn't, as the program set its fd; who takes what is decided under the lock.
     ssize_t n = recv(fd, message, sizeof(*message), MSG_PEEK);
     if (n > 0) {
@@ -117,6 +123,7 @@ void Ack(pthread_mutex_t* mutex, pthread_cond_t* cond, uint32_t* completed, uint
 }  // namespace
 
 void DropStaleEvents(Context* context) {
+  if (context->session->IsForkedCopy()) return;
   client::NoCancel no_cancel;
   MutexGuard guard(context->async_events.mutex);
   DropStale<shm::AsyncEventMessage>(context, context->vctx.context.async_fd,
@@ -124,6 +131,7 @@ void DropStaleEvents(Context* context) {
 }
 
 void DropStaleEvents(Context* context, Channel* channel) {
+  if (context->session->IsForkedCopy()) return;
   client::NoCancel no_cancel;
   MutexGuard guard(channel->events.mutex);
   DropStale<shm::ChannelEvent>(context, channel->base.fd, &channel->events);

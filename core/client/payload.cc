@@ -16,6 +16,7 @@
 #include <new>
 
 #include "core/client/maps_reader.h"
+#include "core/client/no_cancel.h"
 #include "core/client/process_traits.h"
 #include "core/client/scoped_lock.h"
 #include "core/client/session.h"
@@ -293,6 +294,7 @@ void BeforeFork() {
 }
 
 void AfterForkInParent() {
+  NoCancel no_cancel;
   if (fork_pipe[0] >= 0) {
     int saved = errno;
     close(fork_pipe[1]);
@@ -329,6 +331,7 @@ void MakePrivate(const Mapping& mapping) {
 
 // Only async-signal-safe calls: the parent may have other threads.
 void AfterForkInChild() {
+  NoCancel no_cancel;
   int saved = errno;
   if (HasConverted()) {
     // Reading on while mappings change: each line is of its moment, and what was made private is

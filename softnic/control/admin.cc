@@ -171,6 +171,10 @@ void AdminConnection::OnRequest(const std::string& text) {
   if (op_value == nullptr || !op_value->is_string()) return Error("the request names no \"op\"");
   std::string op(op_value->get_string());
   if (op == "status") return Status();
+  if (op == "flags") {
+    const std::vector<std::string>& flags = server_->config().flags;
+    return Reply(json::serialize(json::object{{"flags", json::array(flags.begin(), flags.end())}}));
+  }
   if (op == "devices") {
     return AskLeader<std::vector<NicStatus>>(
         [device = server_->device()] { return device->ListNicStatuses(); },
@@ -237,7 +241,6 @@ void AdminConnection::Status() {
         json::object o;
         o["pid"] = static_cast<int64_t>(getpid());
         o["version"] = server->config().version;
-        o["flags"] = json::array(server->config().flags.begin(), server->config().flags.end());
         o["directory"] = server->config().directory;
         o["uptime_s"] = uptime_s;
         o["nics"] = NicArray(s.nics);

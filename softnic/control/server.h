@@ -24,7 +24,7 @@ namespace verbena::softnic {
 struct ControlConfig {
   std::string directory;
   std::string version;
-  std::vector<std::string> flags;  // as the daemon was started with
+  std::vector<std::string> flags;  // --NAME=VALUE, as the daemon was started with
   std::string name_prefix = "verbena";
   uint32_t mtu_bytes = 4096;
   int idle_exit_s = 0;  // 0: never

@@ -120,7 +120,6 @@ int main(int argc, char** argv) {
   IgnoreSignals();
   DaemonOptions options;
   options.control.version = kVersion;
-  options.control.flags.assign(argv + 1, argv + argc);
   std::string error = ParseOptions(argc, argv, &options);
   if (!error.empty()) return Fail(options, error);
   if (options.wants_help) {

@@ -190,8 +190,10 @@ std::string ParseOptions(int argc, const char* const* argv, DaemonOptions* out) 
     } else {
       return "--" + std::string(arg) + " needs a value";
     }
-    std::string error = ParseFlag(arg.substr(0, equals), value, out);
+    const std::string_view name = arg.substr(0, equals);
+    std::string error = ParseFlag(name, value, out);
     if (!error.empty()) return error;
+    out->control.flags.push_back("--" + std::string(name) + "=" + std::string(value));
   }
   if (out->network.is_wire && !out->network.nics.empty()) {
     return "--wire and --nic exclude each other: --nic puts a NIC on an address of this host";

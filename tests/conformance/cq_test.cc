@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -159,6 +161,28 @@ TEST_F(Verb_ibv_get_cq_event, NothingIsLeftOfADestroyedQueue) {
     EXPECT_EQ(TakeEvent(*a), a->send_cq);
     EXPECT_FALSE(Readable(a->channel->fd, 0)) << "the destroyed CQ was the first: " << goes_first;
   }
+}
+
+TEST_F(Verb_ibv_get_cq_event, AForkedChildTakesNothingFromItsParent) {
+  MakePair(SideOptions{.with_channel = true});
+  ASSERT_EQ(ibv_req_notify_cq(a->send_cq, 0), 0);
+  ASSERT_EQ(a->Rdma(IBV_WR_RDMA_WRITE, 1, 0, 8, *b, 0), 0);
+  ASSERT_EQ(a->WaitSend().status, IBV_WC_SUCCESS);
+  const pid_t child = fork();
+  if (child == 0) {
+    ibv_cq* cq = nullptr;
+    void* context = nullptr;
+    if (ibv_get_cq_event(a->channel, &cq, &context) != -1 || errno != EIO) _exit(1);
+    ibv_async_event event = {};
+    if (ibv_get_async_event(a->context, &event) != -1 || errno != EIO) _exit(2);
+    // As destructors of a child that calls exit() do.
+    if (ibv_destroy_qp(a->qp) != 0 || ibv_destroy_cq(a->send_cq) != 0) _exit(3);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(TakeEvent(*a), a->send_cq);
 }
 
 // Programs end their event threads by pthread_cancel, also amid events.

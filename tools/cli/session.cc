@@ -19,23 +19,26 @@ namespace {
 constexpr int kJoinAttempts = 3;
 constexpr int kEndTimeoutMs = 10'000;
 
-// Flags by name; of several the last one counts.
+// Flags by name; of several the last one counts, but each --nic is a NIC.
 std::map<std::string, std::string> ByName(const std::vector<std::string>& flags) {
   std::map<std::string, std::string> out;
-  for (const std::string& flag : flags) out[flag.substr(0, flag.find('='))] = flag;
+  for (const std::string& flag : flags) {
+    const std::string name = flag.substr(0, flag.find('='));
+    out[name == "--nic" ? flag : name] = flag;
+  }
   return out;
 }
 
 // Which of the flags for a new instance the running one was not started with.
 std::string MissingFlags(const std::string& directory, const std::vector<std::string>& wanted) {
-  json::object status;
+  json::object reply;
   std::string error;
   if (wanted.empty() ||
-      AskInstance(directory, {{"op", "status"}}, &status, &error) != AskResult::kOk) {
+      AskInstance(directory, {{"op", "flags"}}, &reply, &error) != AskResult::kOk) {
     return "";
   }
   std::vector<std::string> words;
-  if (const json::value* flags = status.if_contains("flags"); flags && flags->is_array()) {
+  if (const json::value* flags = reply.if_contains("flags"); flags && flags->is_array()) {
     for (const json::value& flag : flags->get_array()) words.push_back(CellText(flag));
   }
   const std::map<std::string, std::string> has = ByName(words);
