@@ -20,10 +20,19 @@ namespace verbena::transport {
 // Identifies one outstanding DMA request of one QP; the QP's business only.
 using DmaToken = uint32_t;
 
+// The CRC-32 register that bytes leave, started from 0 (transport/wire/crc32.h).
+struct PieceCrc {
+  uint32_t value = 0;
+  bool is_known = false;
+};
+
 // A place in the NIC's own memory.
 struct LocalPiece {
   std::byte* to;
   uint32_t bytes;
+  // Where whoever copies may leave the CRC of what it copied (wire::KnownPayload); nullptr:
+  // nowhere.
+  PieceCrc* crc = nullptr;
 };
 
 // A movement of payload the role wants done. Requests of one QP are carried out in the order

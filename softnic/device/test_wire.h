@@ -35,9 +35,9 @@ class CablePort final : public transport::PacketPort {
         transport::wire::ComputeIcrc(packet.address, 0, packet.bytes, packet.length),
         datagram.bytes.data() + packet.length);
     ++counters_.sent_packets;
-    if (filter && !filter(datagram)) return true;
+    if (filter && !filter(datagram)) return packet.GiveBack();
     other->inbox.push_back(std::move(datagram));
-    return true;
+    return packet.GiveBack();
   }
   void Flush(Instant now) override {
     if (room != kUnlimited) room = room_per_flush;

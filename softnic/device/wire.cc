@@ -31,8 +31,6 @@ constexpr uint32_t kWindowBytes = 256 * 1024;
 constexpr uint32_t kWindowPsnsMin = 16;
 constexpr uint32_t kWindowPsnsMax = 256;
 constexpr uint64_t kPeerBytes = 320 * 1024;
-// What of a message is one PDU until it leaves as packets: a quarter of the window.
-constexpr uint32_t kPduBytes = 56 * 1024;
 constexpr uint64_t kAsksPerPeerBytes = 4;
 // A packet takes up more of it than its payload.
 constexpr uint64_t kPacketOverheadBytes = 1024;
@@ -60,7 +58,8 @@ transport::PduLimits DeviceCore::LimitsTo(const DeviceQp& qp, const Gid& dgid) c
   const uint32_t window =
       std::clamp(kWindowBytes / qp.path_mtu_bytes, kWindowPsnsMin, kWindowPsnsMax);
   if (qp.service() != Service::kRc) return {0, window};
-  return {std::min(kPduBytes / qp.path_mtu_bytes, kPduPacketsMax) * qp.path_mtu_bytes, window};
+  return {std::min(kPduPayloadBytesMax / qp.path_mtu_bytes, kPduPacketsMax) * qp.path_mtu_bytes,
+          window};
 }
 
 // --- what is under way ---------------------------------------------------------------------------

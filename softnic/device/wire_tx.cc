@@ -20,11 +20,13 @@ namespace {
 
 // Packets of one QP made and not yet sent, requests and responses each: enough to fill batches.
 constexpr uint32_t kTxPerQp = 64;
+// A shorter packet is copied by the port sooner than lent.
+constexpr uint32_t kLendBytesMin = 512;
 
 }  // namespace
 
 bool DeviceCore::HasTxRoom(const TxQueue& queue) const {
-  return queue.size() < kTxPerQp && !(queue.size() != 0 && !tx_pool_.Has(kPduPacketsMax));
+  return queue.size() < kTxPerQp && (queue.size() == 0 || tx_pool_.HasForAny());
 }
 
 void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, uint64_t use) {
@@ -32,17 +34,20 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
   const uint32_t count = length == 0 ? 1 : static_cast<uint32_t>(pdu.psn_count.value);
   const uint32_t mtu_bytes = count == 1 ? length : sender.path_mtu_bytes;
   VERBENA_CHECK(length <= count * mtu_bytes && mtu_bytes <= wire::kPayloadBytesMax);
-  if (!tx_pool_.Has(count)) {
+  const transport::OpcodeInfo& info = *transport::LookUpOpcode(pdu.opcode);
+  const uint32_t bytes_max = length + count * kTxOverheadBytes;
+  if (!tx_pool_.Has(count, bytes_max)) {
     sender.nic->wire.tx_dropped += count;  // as if lost on the way
     return;
   }
-  const transport::OpcodeInfo& info = *transport::LookUpOpcode(pdu.opcode);
   const bool is_response = !info.is_request;
   NoteMessagePart(info);
   if (!is_response) sender.ack_hold.OnRequest(now_);
   const bool asks =
       is_response || sender.wire.peer == nullptr ? pdu.ack_request : CountSent(sender, pdu);
   TxQueue& queue = is_response ? sender.tx_responses : sender.tx_requests;
+  TxBlock* block = tx_pool_.TakeBlock(bytes_max);
+  uint32_t block_bytes = 0;
   TxPacket* first = nullptr;
   TxPacket* last = nullptr;
   local_pieces_.clear();
@@ -55,7 +60,7 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
     part.ack_request = asks && is_last;
     part.solicited = pdu.solicited && is_last;
     part.payload.length = std::min(mtu_bytes, length - offset);
-    TxPacket* packet = tx_pool_.Take();
+    TxPacket* packet = tx_pool_.Take(block, block_bytes);
     packet->address = {};
     packet->address.source = path.sgid;
     packet->address.destination = path.dgid;
@@ -64,7 +69,9 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
     packet->address.flow_label = path.flow_label;
     packet->header_bytes = wire::EncodeHeaders(part, packet->bytes);
     packet->payload_bytes = part.payload.length;
-    local_pieces_.push_back({packet->bytes + packet->header_bytes, packet->payload_bytes});
+    block_bytes += packet->length() + wire::kIcrcBytes;
+    local_pieces_.push_back(
+        {packet->bytes + packet->header_bytes, packet->payload_bytes, &packet->crc});
     queue.Push(packet);
     (first == nullptr ? first : last->next_of_pdu) = packet;
     last = packet;
@@ -180,9 +187,21 @@ bool DeviceCore::PumpQueue(DeviceQp& qp, TxQueue& queue) {
       out.address = packet->address;
       out.bytes = packet->bytes;
       out.length = packet->length();
+      if (packet->crc.is_known) {
+        out.payload = {packet->header_bytes, packet->payload_bytes, packet->crc.value};
+      }
+      const bool is_lent = out.length >= kLendBytesMin;
+      if (is_lent) {
+        out.lender = &tx_pool_;
+        out.block = packet->block;
+      }
       if (!nic.port->Send(now_, out)) return false;
       ++nic.wire.tx_packets;
       nic.wire.tx_bytes += out.length + wire::kIcrcBytes;
+      if (is_lent) {
+        tx_pool_.GiveLent(queue.Pop());
+        continue;
+      }
     }
     tx_pool_.Give(queue.Pop());
   }

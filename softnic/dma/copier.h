@@ -51,6 +51,7 @@ struct DmaOp {
   std::vector<std::byte> bytes;      // the first bytes of the copy (GRH, inline data) ...
   std::vector<iovec> source_pieces;  // ... and then these of the source process
   std::vector<iovec> destination_pieces;
+  std::vector<transport::PieceCrc*> crcs;  // of the destination's pieces; empty: nobody asks
   uint64_t compare = 0;
   uint64_t swap_or_add = 0;
   uint64_t original = 0;

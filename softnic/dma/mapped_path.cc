@@ -8,6 +8,7 @@
 #include "softnic/dma/bus_error.h"
 #include "softnic/dma/move_bytes.h"
 #include "softnic/dma/process_dma.h"
+#include "transport/wire/crc32.h"
 
 namespace verbena::softnic {
 
@@ -125,6 +126,11 @@ void ProcessDma::MoveMapped(DmaOp* op, uint64_t bytes_max) {
   const bool is_done = Guarded(&fault, [op, bytes] {
     if (op->kind != DmaOp::Kind::kCopy) return MoveAtomic(op);
     const uint64_t at = op->progress_bytes;
+    if (op->crcs.size() == op->destination_pieces.size() && op->bytes.empty() &&
+        transport::wire::HasWideClmul()) {
+      return MovePiecesWithCrc(op->destination_pieces.data(), op->crcs.data(), at,
+                               op->source_pieces.data(), at, bytes);
+    }
     const uint64_t local = at < op->bytes.size() ? std::min(op->bytes.size() - at, bytes) : 0;
     const iovec own = {op->bytes.data(), op->bytes.size()};
     if (local != 0) MovePieces(op->destination_pieces.data(), at, &own, at, local);

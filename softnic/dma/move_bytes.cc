@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/wire/crc32.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -124,6 +126,23 @@ void MovePieces(const iovec* to, uint64_t to_offset, const iovec* from, uint64_t
     to_offset += n;
     from_offset += n;
     bytes -= n;
+  }
+}
+
+void MovePiecesWithCrc(const iovec* to, transport::PieceCrc* const* crcs, uint64_t to_offset,
+                       const iovec* from, uint64_t from_offset, uint64_t bytes) {
+  while (bytes != 0) {
+    for (; to_offset >= to->iov_len; ++to, ++crcs) to_offset -= to->iov_len;
+    for (; from_offset >= from->iov_len; ++from) from_offset -= from->iov_len;
+    const uint64_t n = std::min({to->iov_len - to_offset, from->iov_len - from_offset, bytes});
+    transport::PieceCrc& crc = **crcs;
+    crc.value = transport::wire::CopyCrc32WideClmul(
+        crc.value, static_cast<std::byte*>(to->iov_base) + to_offset,
+        static_cast<const std::byte*>(from->iov_base) + from_offset, n);
+    to_offset += n;
+    from_offset += n;
+    bytes -= n;
+    crc.is_known = to_offset == to->iov_len;
   }
 }
 

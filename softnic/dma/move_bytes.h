@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "transport/qp_transport.h"
+
 namespace verbena::softnic {
 
 // Bytes become visible in ascending order, so that who polls the last one finds the others. A
@@ -16,5 +18,10 @@ void MoveBytes(std::byte* to, const std::byte* from, size_t bytes);
 // The same between lists of pieces, from an offset into each on. Precondition: they are that long.
 void MovePieces(const iovec* to, uint64_t to_offset, const iovec* from, uint64_t from_offset,
                 uint64_t bytes);
+// The same into packets, whose bytes nobody sees before all are there: without an order, and with
+// the CRC of each piece (crcs[i] is to[i]'s), carried on from the last call and known once the
+// piece is complete.   Precondition: transport::wire::HasWideClmul().
+void MovePiecesWithCrc(const iovec* to, transport::PieceCrc* const* crcs, uint64_t to_offset,
+                       const iovec* from, uint64_t from_offset, uint64_t bytes);
 
 }  // namespace verbena::softnic

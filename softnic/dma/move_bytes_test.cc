@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "softnic/dma/bus_error.h"
+#include "transport/wire/crc32.h"
 
 namespace verbena::softnic {
 namespace {
@@ -32,6 +33,34 @@ TEST(MoveBytes, MovesWhatItIsToldAndNothingElse) {
         ASSERT_EQ(to, expected) << to_at << " " << from_at << " " << bytes;
       }
     }
+  }
+}
+
+// In as many goes as one likes: the CRC of a piece is carried on.
+TEST(MoveBytes, PiecesWithTheirCrcs) {
+  if (!transport::wire::HasWideClmul()) GTEST_SKIP() << "this processor computes them apart";
+  std::vector<std::byte> from(9'000), to(9'000);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 37 + (i >> 8));
+  const iovec sources[] = {{from.data(), 5'000}, {from.data() + 5'000, 4'000}};
+  const iovec pieces[] = {{to.data(), 1'024}, {to.data() + 1'100, 4'096}, {to.data() + 5'300, 3}};
+  constexpr uint64_t kBytes = 1'024 + 4'096 + 3;
+  for (uint64_t step : {uint64_t{1}, uint64_t{700}, uint64_t{1'024}, kBytes}) {
+    transport::PieceCrc crcs[3];
+    transport::PieceCrc* const places[] = {&crcs[0], &crcs[1], &crcs[2]};
+    std::fill(to.begin(), to.end(), std::byte{0xa5});
+    for (uint64_t at = 0; at < kBytes; at += step) {
+      EXPECT_FALSE(crcs[2].is_known);
+      MovePiecesWithCrc(pieces, places, at, sources, at, std::min(step, kBytes - at));
+    }
+    const std::byte* next = from.data();
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(std::memcmp(pieces[i].iov_base, next, pieces[i].iov_len), 0);
+      EXPECT_TRUE(crcs[i].is_known);
+      EXPECT_EQ(crcs[i].value, transport::wire::UpdateCrc32(0, next, pieces[i].iov_len));
+      next += pieces[i].iov_len;
+    }
+    EXPECT_EQ(to[1'024], std::byte{0xa5});
+    EXPECT_EQ(to[5'303], std::byte{0xa5});
   }
 }
 

@@ -223,7 +223,9 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   DmaSession* source = nullptr;
   DmaSession* destination = nullptr;
   for (uint32_t i = 0; i < request.local_piece_count; ++i) {
-    op->destination_pieces.push_back({request.local_pieces[i].to, request.local_pieces[i].bytes});
+    const transport::LocalPiece& piece = request.local_pieces[i];
+    op->destination_pieces.push_back({piece.to, piece.bytes});
+    if (piece.crc != nullptr) op->crcs.push_back(piece.crc);
   }
   const bool has_destination =
       request.local_piece_count != 0 ||
@@ -350,6 +352,7 @@ DmaOp* ProcessDma::NewOp() {
   op->bytes.clear();
   op->source_pieces.clear();
   op->destination_pieces.clear();
+  op->crcs.clear();
   return op;
 }
 

@@ -1,5 +1,6 @@
 // Any bytes as a packet with an ICRC: whatever VerifyIcrc accepts is right by ComputeIcrc, it finds
 // every identification, and all implementations of the CRC agree.
+#include <algorithm>
 #include <vector>
 
 #include "core/base/check.h"
@@ -33,6 +34,24 @@ void CheckImplementations(const std::byte* bytes, uint32_t length, uint32_t cut)
   VERBENA_CHECK(UpdateCrc32(first, bytes + cut, length - cut) == crc);
   if (HasClmul()) VERBENA_CHECK(UpdateCrc32Clmul(kCrc32Start, bytes, length) == crc);
   if (HasWideClmul()) VERBENA_CHECK(UpdateCrc32WideClmul(kCrc32Start, bytes, length) == crc);
+  const uint32_t rest = UpdateCrc32(0, bytes + cut, length - cut);
+  VERBENA_CHECK((AdvanceCrc32(first, length - cut) ^ rest) == crc);
+  if (!HasWideClmul()) return;
+  std::vector<std::byte> copy(length - cut);
+  VERBENA_CHECK(CopyCrc32WideClmul(first, copy.data(), bytes + cut, length - cut) == crc);
+  VERBENA_CHECK(std::equal(copy.begin(), copy.end(), bytes + cut));
+}
+
+// Told the CRC of any part of a packet that a payload may be, ComputeIcrc gives what it gives
+// anyway.
+void CheckKnownPayload(const PacketAddress& address, const std::byte* bytes, uint32_t length,
+                       uint32_t header_bytes, uint32_t payload_bytes) {
+  if (length < kBthBytes) return;
+  header_bytes = kBthBytes + header_bytes % (length - kBthBytes + 1);
+  payload_bytes %= length - header_bytes + 1;
+  const uint32_t crc = UpdateCrc32(0, bytes + header_bytes, payload_bytes);
+  VERBENA_CHECK(ComputeIcrc(address, 1, bytes, length, {header_bytes, payload_bytes, crc}) ==
+                ComputeIcrc(address, 1, bytes, length));
 }
 
 void Check(Input input) {
@@ -44,6 +63,8 @@ void Check(Input input) {
   auto length = static_cast<uint32_t>(packet.size());
   CheckImplementations(packet.data(), length, length == 0 ? 0 : true_id % length);
   if (length < kIcrcBytes) return;
+
+  CheckKnownPayload(address, packet.data(), length - kIcrcBytes, expected_id % 64, true_id);
 
   // As it came: what is said of it is true.
   uint32_t covered = length - kIcrcBytes;

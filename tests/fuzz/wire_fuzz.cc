@@ -43,7 +43,7 @@ class HostilePort final : public transport::PacketPort {
                   wire::DecodeError::kNone);
     last_psn = pdu.psn;
     ++counters_.sent_packets;
-    return true;
+    return packet.GiveBack();
   }
   void Flush(Instant now) override { room = room_per_flush; }
   bool Receive(Instant now, InPacket* out) override {

@@ -13,9 +13,20 @@
 
 #include "core/base/instant.h"
 #include "transport/wire/address.h"
+#include "transport/wire/icrc.h"
 #include "transport/wire/packet.h"
 
 namespace verbena::transport {
+
+// Whose memory packets lie in that a port need not copy.
+class PacketLender {
+ public:
+  // The port is done with a packet of `block`.
+  virtual void TakeBack(void* block) = 0;
+
+ protected:
+  ~PacketLender() = default;
+};
 
 struct OutPacket {
   wire::PacketAddress address;
@@ -23,6 +34,18 @@ struct OutPacket {
   uint32_t length = 0;
   // Fault tap: this bit of the finished packet (ICRC included) goes out wrong. -1: none.
   int32_t corrupt_bit = -1;
+  // Lent: the bytes, and room for the ICRC behind them that the port may write to, stay as they are
+  // until lender->TakeBack(block). nullptr: they are good during Send only.
+  PacketLender* lender = nullptr;
+  void* block = nullptr;
+  // Where the CRC of the payload is known (wire::ComputeIcrc).
+  wire::KnownPayload payload = {};
+
+  // For a port that has copied the packet: gives it back. Always true, for `return`.
+  bool GiveBack() const {
+    if (lender != nullptr) lender->TakeBack(block);
+    return true;
+  }
 };
 
 struct InPacket {
@@ -52,7 +75,8 @@ class PacketPort {
  public:
   virtual ~PacketPort() = default;
 
-  // Takes a copy of the packet. False: no room now; try again once Flush or Receive was called.
+  // Takes the packet, which what is lent goes with; it comes back sooner or later, at the latest
+  // when the port is destroyed. False: no room now; try again once Flush or Receive was called.
   // A packet that can't be sent (no route, no such source address) is counted and lost: true.
   virtual bool Send(Instant now, const OutPacket& packet) = 0;
   // Hands to the network what Send collected. Call at the end of every turn that sent.

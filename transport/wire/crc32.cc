@@ -32,6 +32,35 @@ constexpr std::array<Table, kSlices> MakeTables() {
 }
 constexpr std::array<Table, kSlices> kTables = MakeTables();
 
+// What i, or 256 i, zero bytes multiply a register by: x^(8 i), x^(8 256 i). Here over x^33, as
+// Step reads a product as eight bytes of a message: that shifts it by one, and the register takes a
+// message by x^32.
+struct Steps {
+  Table near{}, far{};
+};
+constexpr Steps MakeSteps() {
+  Steps steps;
+  uint32_t back = kGf32One;
+  for (int i = 0; i < 33; ++i) back = DivideByX(back);
+  const uint32_t step = Power(MultiplyByX(kGf32One), 8);
+  const uint32_t far_step = Power(step, 256);
+  steps.near[0] = steps.far[0] = back;
+  for (uint32_t i = 1; i < 256; ++i) {
+    steps.near[i] = Multiply(steps.near[i - 1], step);
+    steps.far[i] = Multiply(steps.far[i - 1], far_step);
+  }
+  return steps;
+}
+constexpr Steps kSteps = MakeSteps();
+
+uint32_t Step(uint32_t crc, uint32_t by) {
+  const uint64_t product =
+      HasClmul() ? CarrylessMultiplyClmul(crc, by) : CarrylessMultiply(crc, by);
+  std::byte bytes[sizeof(product)];
+  std::memcpy(bytes, &product, sizeof(product));
+  return UpdateCrc32Portable(0, bytes, sizeof(bytes));
+}
+
 }  // namespace
 
 uint32_t UpdateCrc32Portable(uint32_t crc, const std::byte* bytes, size_t length) {
@@ -54,6 +83,12 @@ uint32_t UpdateCrc32(uint32_t crc, const std::byte* bytes, size_t length) {
   if (length >= 512 && HasWideClmul()) return UpdateCrc32WideClmul(crc, bytes, length);
   if (length >= 32 && HasClmul()) return UpdateCrc32Clmul(crc, bytes, length);
   return UpdateCrc32Portable(crc, bytes, length);
+}
+
+uint32_t AdvanceCrc32(uint32_t crc, size_t length) {
+  if ((length & 0xff) != 0) crc = Step(crc, kSteps.near[length & 0xff]);
+  if (length > 0xff) crc = Step(crc, kSteps.far[length >> 8 & 0xff]);
+  return crc;
 }
 
 }  // namespace verbena::transport::wire

@@ -26,4 +26,14 @@ bool HasWideClmul();
 uint32_t UpdateCrc32Clmul(uint32_t crc, const std::byte* bytes, size_t length);
 uint32_t UpdateCrc32WideClmul(uint32_t crc, const std::byte* bytes, size_t length);
 
+// Copies bytes that others may be writing to, each read once; the register after what was copied.
+// Precondition: HasWideClmul(): elsewhere it takes as long as the two one after the other.
+uint32_t CopyCrc32WideClmul(uint32_t crc, std::byte* to, const std::byte* from, size_t length);
+
+// The register after `length` zero bytes more. CRCs are linear, so that of two pieces is
+// AdvanceCrc32(the first's, the second's length) ^ (the second's, started from 0).
+// Precondition: length <= kAdvanceBytesMax.
+inline constexpr size_t kAdvanceBytesMax = 0xffff;
+uint32_t AdvanceCrc32(uint32_t crc, size_t length);
+
 }  // namespace verbena::transport::wire

@@ -6,6 +6,8 @@
 // A(x) B(x) x. So moving a block forward by d bits takes the constants x^(d+63) for the low half
 // and x^(d-1) for the high one.   After: V. Gopal et al., "Fast CRC Computation for Generic
 // Polynomials Using PCLMULQDQ Instruction", Intel, 2009.
+#include <cstring>
+
 #include "transport/wire/crc32.h"
 #include "transport/wire/gf32.h"
 
@@ -106,19 +108,10 @@ VERBENA_CLMUL uint32_t UpdateCrc32Clmul(uint32_t crc, const std::byte* bytes, si
   return FoldRest(Join(a, b, c, d), bytes, length);
 }
 
-VERBENA_WIDE_CLMUL uint32_t UpdateCrc32WideClmul(uint32_t crc, const std::byte* bytes,
-                                                 size_t length) {
-  if (length < 512) return UpdateCrc32Clmul(crc, bytes, length);
-  __m512i a = _mm512_loadu_si512(bytes), b = _mm512_loadu_si512(bytes + 64);
-  __m512i c = _mm512_loadu_si512(bytes + 128), d = _mm512_loadu_si512(bytes + 192);
-  a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
-  const __m512i forward2048 = WideConstants(kForward2048);
-  for (bytes += 256, length -= 256; length >= 256; bytes += 256, length -= 256) {
-    a = WideForward(a, forward2048, _mm512_loadu_si512(bytes));
-    b = WideForward(b, forward2048, _mm512_loadu_si512(bytes + 64));
-    c = WideForward(c, forward2048, _mm512_loadu_si512(bytes + 128));
-    d = WideForward(d, forward2048, _mm512_loadu_si512(bytes + 192));
-  }
+namespace {
+
+VERBENA_WIDE_CLMUL inline uint32_t FoldWideRest(__m512i a, __m512i b, __m512i c, __m512i d,
+                                                const std::byte* bytes, size_t length) {
   const __m512i forward512 = WideConstants(kForward512);
   a = WideForward(WideForward(WideForward(a, forward512, b), forward512, c), forward512, d);
   for (; length >= 64; bytes += 64, length -= 64) {
@@ -127,6 +120,70 @@ VERBENA_WIDE_CLMUL uint32_t UpdateCrc32WideClmul(uint32_t crc, const std::byte* 
   __m128i blocks[4];
   _mm512_storeu_si512(blocks, a);
   return FoldRest(Join(blocks[0], blocks[1], blocks[2], blocks[3]), bytes, length);
+}
+
+VERBENA_WIDE_CLMUL inline __m512i WithRegister(__m512i first, uint32_t crc) {
+  return _mm512_xor_si512(first, _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
+}
+
+}  // namespace
+
+VERBENA_WIDE_CLMUL uint32_t UpdateCrc32WideClmul(uint32_t crc, const std::byte* bytes,
+                                                 size_t length) {
+  if (length < 512) return UpdateCrc32Clmul(crc, bytes, length);
+  __m512i a = _mm512_loadu_si512(bytes), b = _mm512_loadu_si512(bytes + 64);
+  __m512i c = _mm512_loadu_si512(bytes + 128), d = _mm512_loadu_si512(bytes + 192);
+  a = WithRegister(a, crc);
+  const __m512i forward2048 = WideConstants(kForward2048);
+  for (bytes += 256, length -= 256; length >= 256; bytes += 256, length -= 256) {
+    a = WideForward(a, forward2048, _mm512_loadu_si512(bytes));
+    b = WideForward(b, forward2048, _mm512_loadu_si512(bytes + 64));
+    c = WideForward(c, forward2048, _mm512_loadu_si512(bytes + 128));
+    d = WideForward(d, forward2048, _mm512_loadu_si512(bytes + 192));
+  }
+  return FoldWideRest(a, b, c, d, bytes, length);
+}
+
+// Others may write to the source meanwhile, as to any memory that a NIC reads: no race to report.
+__attribute__((target("pclmul,sse4.1,avx512f,vpclmulqdq"), no_sanitize("thread"))) uint32_t
+CopyCrc32WideClmul(uint32_t crc, std::byte* to, const std::byte* from, size_t length) {
+  const std::byte* begin = to;
+  const size_t total = length;
+  auto move = [&to, &from ]() VERBENA_WIDE_CLMUL __attribute__((always_inline)) {
+    const __m512i block = _mm512_loadu_si512(from);
+    _mm512_storeu_si512(to, block);
+    from += 64, to += 64;
+    return block;
+  };
+  const bool is_wide = length >= 512;
+  __m512i a, b, c, d;
+  if (is_wide) {
+    a = WithRegister(move(), crc), b = move(), c = move(), d = move();
+    const __m512i forward2048 = WideConstants(kForward2048);
+    for (length -= 256; length >= 256; length -= 256) {
+      a = WideForward(a, forward2048, move());
+      b = WideForward(b, forward2048, move());
+      c = WideForward(c, forward2048, move());
+      d = WideForward(d, forward2048, move());
+    }
+  }
+  // The rest is copied first, and its CRC is the copy's.
+  std::byte* const rest = to;
+  const size_t rest_bytes = length;
+  for (; length >= 64; length -= 64) move();
+  for (; length >= 16; length -= 16, from += 16, to += 16) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), Load(from));
+  }
+  for (; length != 0; --length) {
+    *to++ = *from++;
+    asm volatile("" ::: "memory");  // else it becomes a call of memcpy, which is no better
+  }
+  return is_wide ? FoldWideRest(a, b, c, d, rest, rest_bytes) : UpdateCrc32Clmul(crc, begin, total);
+}
+
+VERBENA_CLMUL uint64_t CarrylessMultiplyClmul(uint32_t a, uint32_t b) {
+  return static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_clmulepi64_si128(
+      _mm_cvtsi32_si128(static_cast<int>(a)), _mm_cvtsi32_si128(static_cast<int>(b)), 0x00)));
 }
 
 #else
@@ -139,6 +196,11 @@ uint32_t UpdateCrc32Clmul(uint32_t crc, const std::byte* bytes, size_t length) {
 uint32_t UpdateCrc32WideClmul(uint32_t crc, const std::byte* bytes, size_t length) {
   return UpdateCrc32Portable(crc, bytes, length);
 }
+uint32_t CopyCrc32WideClmul(uint32_t crc, std::byte* to, const std::byte* from, size_t length) {
+  std::memcpy(to, from, length);
+  return UpdateCrc32Portable(crc, to, length);
+}
+uint64_t CarrylessMultiplyClmul(uint32_t a, uint32_t b) { return CarrylessMultiply(a, b); }
 
 #endif
 

@@ -70,6 +70,41 @@ TEST(Crc32Test, PiecesGiveWhatTheWholeGives) {
   }
 }
 
+TEST(Crc32Test, APieceIsAdvancedOverWhatFollowsIt) {
+  std::vector<std::byte> bytes = RandomBytes(70'000, 5);
+  for (size_t first : {0, 1, 40, 300}) {
+    const uint32_t before = UpdateCrc32(kCrc32Start, bytes.data(), first);
+    for (size_t length : {0, 1, 3, 4, 5, 255, 256, 257, 1024, 4096, 40'001, 0xffff}) {
+      EXPECT_EQ(AdvanceCrc32(before, length) ^ UpdateCrc32(0, bytes.data() + first, length),
+                UpdateCrc32(before, bytes.data() + first, length))
+          << first << ", " << length;
+    }
+  }
+}
+
+TEST(Crc32Test, ACopyHasItsBytesAndTheirCrc) {
+  if (!HasWideClmul()) GTEST_SKIP() << "this processor copies first";
+  std::vector<std::byte> from = RandomBytes(6'000, 6);
+  for (size_t length = 0; length <= 5'000; length += length < 700 ? 1 : 97) {
+    const size_t at = length % 67;  // any alignment
+    std::vector<std::byte> to(length + 2, std::byte{0x5a});
+    const uint32_t crc = CopyCrc32WideClmul(kCrc32Start, to.data() + 1, from.data() + at, length);
+    EXPECT_EQ(crc, UpdateCrc32Portable(kCrc32Start, from.data() + at, length)) << length;
+    EXPECT_TRUE(std::equal(to.begin() + 1, to.end() - 1, from.begin() + static_cast<long>(at)));
+    EXPECT_EQ(to.front(), std::byte{0x5a});
+    EXPECT_EQ(to.back(), std::byte{0x5a});
+  }
+}
+
+TEST(Gf32Test, AProductIsTheSameWithTheInstruction) {
+  if (!HasClmul()) GTEST_SKIP() << "this processor has none";
+  std::mt19937 random(7);
+  for (int i = 0; i < 1'000; ++i) {
+    const uint32_t a = random(), b = random();
+    EXPECT_EQ(CarrylessMultiplyClmul(a, b), CarrylessMultiply(a, b));
+  }
+}
+
 TEST(Gf32Test, AZeroByteMultipliesByXToTheEighth) {
   constexpr uint32_t kX = MultiplyByX(kGf32One);
   std::mt19937 random(3);

@@ -40,4 +40,13 @@ constexpr uint32_t Power(uint32_t base, uint32_t exponent) {
   return result;
 }
 
+// The product before it is reduced: 63 bits, bit 62 the coefficient of x^0.
+constexpr uint64_t CarrylessMultiply(uint32_t a, uint32_t b) {
+  uint64_t product = 0;
+  for (int i = 0; i < 32; ++i) product ^= (uint64_t{b} << i) & (0 - uint64_t{a >> i & 1});
+  return product;
+}
+// The same with the processor's instruction.   Precondition: HasClmul().
+uint64_t CarrylessMultiplyClmul(uint32_t a, uint32_t b);
+
 }  // namespace verbena::transport::wire

@@ -89,10 +89,9 @@ bool SolveId(uint32_t crc_difference, uint32_t bytes_from_id, uint16_t* id_diffe
   return true;
 }
 
-}  // namespace
-
-uint32_t ComputeIcrc(const PacketAddress& address, uint16_t ip_id, const std::byte* bytes,
-                     uint32_t length) {
+// The register after all that comes before a packet, as the ICRC has it, and its BTH.
+uint32_t CrcToBth(const PacketAddress& address, uint16_t ip_id, const std::byte* bytes,
+                  uint32_t length) {
   std::byte headers[kMaskedLrhBytes + kIpv6HeaderBytes + kUdpHeaderBytes + kBthBytes];
   uint32_t udp_bytes = kUdpHeaderBytes + length + kIcrcBytes;
   std::byte* end = std::fill_n(headers, kMaskedLrhBytes, kOnes);
@@ -103,8 +102,26 @@ uint32_t ComputeIcrc(const PacketAddress& address, uint16_t ip_id, const std::by
   std::copy_n(bytes, bth_bytes, end);
   if (bth_bytes > 4) end[4] = kOnes;  // FECN, BECN and the reserved bits beside them
   end += bth_bytes;
-  uint32_t crc = UpdateCrc32(kCrc32Start, headers, static_cast<size_t>(end - headers));
+  return UpdateCrc32(kCrc32Start, headers, static_cast<size_t>(end - headers));
+}
+
+}  // namespace
+
+uint32_t ComputeIcrc(const PacketAddress& address, uint16_t ip_id, const std::byte* bytes,
+                     uint32_t length) {
+  uint32_t bth_bytes = std::min(length, kBthBytes);
+  uint32_t crc = CrcToBth(address, ip_id, bytes, length);
   return ~UpdateCrc32(crc, bytes + bth_bytes, length - bth_bytes);
+}
+
+uint32_t ComputeIcrc(const PacketAddress& address, uint16_t ip_id, const std::byte* bytes,
+                     uint32_t length, const KnownPayload& payload) {
+  if (payload.header_bytes == 0) return ComputeIcrc(address, ip_id, bytes, length);
+  uint32_t crc = CrcToBth(address, ip_id, bytes, length);
+  crc = UpdateCrc32(crc, bytes + kBthBytes, payload.header_bytes - kBthBytes);
+  crc = AdvanceCrc32(crc, payload.bytes) ^ payload.crc;
+  const uint32_t covered = payload.header_bytes + payload.bytes;
+  return ~UpdateCrc32(crc, bytes + covered, length - covered);
 }
 
 void StoreIcrc(uint32_t icrc, std::byte* out) {

@@ -16,6 +16,19 @@ namespace verbena::transport::wire {
 // identification `ip_id` (nothing to IPv6) and DF set. Stored least significant byte first.
 uint32_t ComputeIcrc(const PacketAddress& address, uint16_t ip_id, const std::byte* bytes,
                      uint32_t length);
+
+// The CRC that whoever copied a payload computed on the way: the register that `bytes` bytes behind
+// `header_bytes` of headers leave, started from 0.
+struct KnownPayload {
+  uint32_t header_bytes = 0;  // BTH and extension headers; 0: nothing is known
+  uint32_t bytes = 0;
+  uint32_t crc = 0;
+};
+// The same, without going through the payload again.
+// Precondition: header_bytes >= kBthBytes, header_bytes + payload.bytes <= length.
+uint32_t ComputeIcrc(const PacketAddress& address, uint16_t ip_id, const std::byte* bytes,
+                     uint32_t length, const KnownPayload& payload);
+
 void StoreIcrc(uint32_t icrc, std::byte* out);
 
 enum class IcrcCheck : uint8_t {

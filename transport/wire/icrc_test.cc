@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/wire/crc32.h"
 #include "transport/wire/packet.h"
 
 namespace verbena::transport::wire {
@@ -270,6 +271,23 @@ TEST(IcrcTest, FlippedBitsAreSeen) {
     EXPECT_EQ(FlipsThatPass(Ipv4(0x0a00'0001, 0x0a00'0002, 9), 0x3333, length),
               std::vector<uint32_t>{})
         << length;
+  }
+}
+
+TEST(IcrcTest, APayloadWhoseCrcIsKnownIsNotReadAgain) {
+  for (const PacketAddress& address : {Ipv4(0x0a00'0001, 0x0a00'0002, 9), Ipv6()}) {
+    for (uint32_t header_bytes : {kBthBytes, 28u, 44u}) {
+      for (uint32_t payload_bytes : {0u, 1u, 2u, 3u, 4u, 8u, 256u, 1'023u, 4'096u}) {
+        const uint32_t length = header_bytes + payload_bytes + PadBytes(payload_bytes);
+        Bytes packet = RandomPacket(length, length);
+        const uint32_t icrc = ComputeIcrc(address, 7, packet.data(), length);
+        const KnownPayload known = {header_bytes, payload_bytes,
+                                    UpdateCrc32(0, packet.data() + header_bytes, payload_bytes)};
+        std::fill_n(packet.begin() + header_bytes, payload_bytes, std::byte{0xaa});
+        EXPECT_EQ(ComputeIcrc(address, 7, packet.data(), length, known), icrc)
+            << header_bytes << ", " << payload_bytes;
+      }
+    }
   }
 }
 

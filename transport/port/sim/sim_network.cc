@@ -19,7 +19,7 @@ const char* NameOf(SimPacketFate fate) {
 // --- port ----------------------------------------------------------------------------------------
 
 bool SimNetworkPort::Send(Instant now, const OutPacket& packet) {
-  return network_->TakeFrom(*this, now, packet);
+  return network_->TakeFrom(*this, now, packet) && packet.GiveBack();
 }
 
 void SimNetworkPort::Flush(Instant now) {

@@ -185,8 +185,11 @@ void CaptureTap::WritePending() {
 
 bool CaptureTap::Send(Instant now, const OutPacket& packet) {
   WritePending();
+  sent_.assign(packet.bytes, packet.bytes + packet.length);  // before it is out of hand
+  OutPacket copy = packet;
+  copy.bytes = sent_.data();
   const bool is_sent = inner()->Send(now, packet);
-  if (is_sent) capture_->OnSent(now, interface_, packet, sent_note_);
+  if (is_sent) capture_->OnSent(now, interface_, copy, sent_note_);
   sent_note_.clear();  // offered again, it comes with its note again
   return is_sent;
 }

@@ -110,6 +110,7 @@ class CaptureTap : public TapPort, public FaultNotes {
   uint32_t interface_;
   // The packet that Receive gave last, written at the next call: until then its bytes are good, and
   // a fault tap may have said something about it.
+  std::vector<std::byte> sent_;  // a copy of the packet in hand
   bool has_pending_ = false;
   InPacket pending_;
   Instant pending_at_;

@@ -29,7 +29,7 @@ class FakePort : public PacketPort {
     --room;
     sent.push_back(
         {now, packet.address, {packet.bytes, packet.bytes + packet.length}, packet.corrupt_bit});
-    return true;
+    return packet.GiveBack();
   }
   void Flush(Instant now) override { ++flushes; }
   bool Receive(Instant now, InPacket* out) override {

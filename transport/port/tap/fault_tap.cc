@@ -113,9 +113,10 @@ bool FaultTap::Send(Instant now, const OutPacket& packet) {
   const FaultVerdict verdict = JudgeSent(now, packet);
   if (verdict.drop) {
     Lose(now, packet, verdict.note);
-    return true;
+    return packet.GiveBack();
   }
   OutPacket faulty = packet;
+  faulty.lender = nullptr;  // it may be kept, or sent twice
   if (verdict.corrupt_bit >= 0) faulty.corrupt_bit = verdict.corrupt_bit;
   const bool is_held = IsHeld(verdict, now);
   for (uint32_t i = 0; i <= verdict.copies; ++i) {
@@ -131,7 +132,7 @@ bool FaultTap::Send(Instant now, const OutPacket& packet) {
     held_out_.OnPassed(now);
     ReleaseDue(now);
   }
-  return true;
+  return packet.GiveBack();
 }
 
 void FaultTap::Flush(Instant now) {

@@ -37,13 +37,12 @@ void TraceTap::Print(Instant now, const wire::PacketAddress& address, const std:
 }
 
 bool TraceTap::Send(Instant now, const OutPacket& packet) {
-  if (!inner()->Send(now, packet)) return false;
-  // Decode counts on an ICRC, which the packet does not have yet.
+  // Decode counts on an ICRC, which the packet does not have yet. Copied before it is out of hand.
   const uint32_t length = packet.length + wire::kIcrcBytes;
-  if (length <= decode_room_.size()) {
-    std::memcpy(decode_room_.data(), packet.bytes, packet.length);
-    Print(now, packet.address, decode_room_.data(), length, true);
-  }
+  const bool fits = length <= decode_room_.size();
+  if (fits) std::memcpy(decode_room_.data(), packet.bytes, packet.length);
+  if (!inner()->Send(now, packet)) return false;
+  if (fits) Print(now, packet.address, decode_room_.data(), length, true);
   return true;
 }
 

@@ -18,10 +18,11 @@ void FlipBit(std::byte* bytes, uint32_t length, int32_t bit) {
   bytes[bit / 8] ^= std::byte{1} << (bit % 8);
 }
 
+// Appends the ICRC, which makes it `length` bytes.
 void Finish(const wire::PacketAddress& address, uint16_t ip_id, std::byte* bytes, uint32_t length,
-            int32_t corrupt_bit) {
+            int32_t corrupt_bit, const wire::KnownPayload& payload = {}) {
   const uint32_t covered = length - wire::kIcrcBytes;
-  wire::StoreIcrc(wire::ComputeIcrc(address, ip_id, bytes, covered), bytes + covered);
+  wire::StoreIcrc(wire::ComputeIcrc(address, ip_id, bytes, covered, payload), bytes + covered);
   FlipBit(bytes, length, corrupt_bit);
 }
 
@@ -37,23 +38,36 @@ cmsghdr* Append(msghdr* message, cmsghdr* at, int level, int type, T value) {
 
 }  // namespace
 
+void SendBatch::AddPart(std::byte* bytes, uint32_t length) {
+  if (part_count != 0) {
+    iovec& last = parts[part_count - 1];
+    if (static_cast<std::byte*>(last.iov_base) + last.iov_len == bytes) {
+      last.iov_len += length;
+      return;
+    }
+  }
+  parts[part_count++] = {bytes, length};
+}
+
 uint32_t SendBatch::SegmentLength(uint32_t index) const {
   return index + 1 < segment_count ? segment_bytes : used_bytes - index * segment_bytes;
 }
 
-void SendBatch::PrepareWhole() { Prepare(0, used_bytes, segment_count > 1 ? segment_bytes : 0); }
-
-void SendBatch::PrepareSegment(uint32_t index) {
-  Prepare(index * segment_bytes, SegmentLength(index), 0);
+void SendBatch::PrepareWhole() {
+  Prepare(parts.data(), part_count, segment_count > 1 ? segment_bytes : 0);
 }
 
-void SendBatch::Prepare(uint32_t offset, uint32_t length, uint32_t gso_bytes) {
-  part = {bytes.get() + offset, length};
+void SendBatch::PrepareSegment(uint32_t index) {
+  one = {segments[index].bytes, SegmentLength(index)};
+  Prepare(&one, 1, 0);
+}
+
+void SendBatch::Prepare(iovec* from, uint32_t count, uint32_t gso_bytes) {
   message = {};
   message.msg_name = name.get();
   message.msg_namelen = name.length;
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
+  message.msg_iov = from;
+  message.msg_iovlen = count;
   control.fill(0);  // CMSG_NXTHDR looks at the length that follows
   message.msg_control = control.data();
   message.msg_controllen = control.size();
@@ -81,23 +95,34 @@ void SendBatch::BecomeOneByOne() {
   one_by_one = true;
   if (!address.IsIpv4()) return;
   for (uint32_t i = 1; i < segment_count; ++i) {
-    std::byte* segment = bytes.get() + i * segment_bytes;
+    const Segment& segment = segments[i];
     const uint32_t length = SegmentLength(i);
     // Heal the bit first, or the new ICRC would vouch for it.
-    FlipBit(segment, length, corrupt_bits[i]);
-    Finish(address, 0, segment, length, corrupt_bits[i]);
+    FlipBit(segment.bytes, length, segment.corrupt_bit);
+    Finish(address, 0, segment.bytes, length, segment.corrupt_bit);
   }
+}
+
+void SendBatch::GiveBack() {
+  for (uint32_t i = 0; i < segment_count; ++i) {
+    if (segments[i].lender != nullptr) segments[i].lender->TakeBack(segments[i].block);
+  }
+  segment_count = part_count = 0;
 }
 
 SendCollector::SendCollector(uint32_t batches) {
   for (uint32_t i = 0; i < batches; ++i) {
     auto batch = std::make_unique<SendBatch>();
     // Not initialised: pages that no packet fills are never touched.
-    batch->bytes = std::unique_ptr<std::byte[]>(new std::byte[kBatchBytesMax]);
+    batch->own = std::unique_ptr<std::byte[]>(new std::byte[kBatchBytesMax]);
     batch->index = i;
     free_.push_back(batch.get());
     all_.push_back(std::move(batch));
   }
+}
+
+SendCollector::~SendCollector() {
+  for (const auto& batch : all_) batch->GiveBack();
 }
 
 bool SendCollector::Add(uint16_t endpoint, const Endpoint& from, const wire::PacketAddress& address,
@@ -105,11 +130,17 @@ bool SendCollector::Add(uint16_t endpoint, const Endpoint& from, const wire::Pac
   const uint32_t length = packet.length + wire::kIcrcBytes;
   SendBatch* batch = BatchFor(endpoint, from, address, length, one_by_one);
   if (batch == nullptr) return false;
-  std::byte* to = batch->bytes.get() + batch->used_bytes;
-  memcpy(to, packet.bytes, packet.length);
+  SendBatch::Segment& segment = batch->segments[batch->segment_count];
+  segment = {const_cast<std::byte*>(packet.bytes), packet.corrupt_bit, packet.lender, packet.block};
+  if (packet.lender == nullptr) {
+    segment.bytes = batch->own.get() + batch->own_bytes;
+    batch->own_bytes += length;
+    memcpy(segment.bytes, packet.bytes, packet.length);
+  }
   const auto ip_id = static_cast<uint16_t>(batch->one_by_one ? 0 : batch->segment_count);
-  Finish(address, ip_id, to, length, packet.corrupt_bit);
-  batch->corrupt_bits[batch->segment_count++] = packet.corrupt_bit;
+  Finish(address, ip_id, segment.bytes, length, packet.corrupt_bit, packet.payload);
+  batch->AddPart(segment.bytes, length);
+  ++batch->segment_count;
   batch->used_bytes += length;
   batch->last_is_shorter = length < batch->segment_bytes;
   const bool full = batch->last_is_shorter || batch->segment_count == kBatchSegmentsMax ||
@@ -143,7 +174,7 @@ SendBatch* SendCollector::BatchFor(uint16_t endpoint, const Endpoint& from,
   if (open_.size() == kOpenMax) Close(0);
   SendBatch* batch = free_.back();
   free_.pop_back();
-  batch->used_bytes = batch->segment_count = batch->next_segment = batch->retries = 0;
+  batch->used_bytes = batch->own_bytes = batch->next_segment = batch->retries = 0;
   batch->segment_bytes = length;
   batch->last_is_shorter = false;
   batch->open = true;
@@ -189,6 +220,9 @@ void SendCollector::PutBack(SendBatch* batch) {
   ready_.insert(place, batch);
 }
 
-void SendCollector::Release(SendBatch* batch) { free_.push_back(batch); }
+void SendCollector::Release(SendBatch* batch) {
+  batch->GiveBack();
+  free_.push_back(batch);
+}
 
 }  // namespace verbena::transport

@@ -1,9 +1,10 @@
 // Packets to one destination collected for one system call (UDP_SEGMENT), and the pool of them.
 //
-// A batch lies in linear memory: segments of equal length, the last perhaps shorter. The kernel
-// numbers the IPv4 packets it cuts from a batch 0, 1, 2..., and the ICRC covers that number, so it
-// is computed here, when a packet's place is known. (facts: measured; a socket sending single
-// packets unconnected and with DF numbers all of them 0.)
+// A batch is segments of equal length, the last perhaps shorter: copied ones lie in its own memory,
+// lent ones where their lender has them (docs/adr/0010). What lies back to back is one part for the
+// kernel. It numbers the IPv4 packets it cuts from a batch 0, 1, 2..., and the ICRC covers that
+// number, so it is computed here, when a packet's place is known. (facts: measured; a socket
+// sending single packets unconnected and with DF numbers all of them 0.)
 #pragma once
 
 #include <array>
@@ -25,8 +26,9 @@ inline constexpr uint32_t kBatchSegmentsMax = 64;
 inline constexpr uint32_t kBatchBytesMax = 65'000;
 
 struct SendBatch {
-  uint32_t index = 0;  // among its collector's
-  std::unique_ptr<std::byte[]> bytes;
+  uint32_t index = 0;                // among its collector's
+  std::unique_ptr<std::byte[]> own;  // of copied packets
+  uint32_t own_bytes = 0;
   uint32_t used_bytes = 0;
   uint32_t segment_bytes = 0;
   uint32_t segment_count = 0;
@@ -38,23 +40,35 @@ struct SendBatch {
   uint32_t retries = 0;
   uint64_t sequence = 0;
   wire::PacketAddress address;
-  std::array<int32_t, kBatchSegmentsMax> corrupt_bits{};
+  struct Segment {
+    std::byte* bytes = nullptr;
+    int32_t corrupt_bit = -1;
+    PacketLender* lender = nullptr;  // nullptr: its bytes are in `own`
+    void* block = nullptr;
+  };
+  std::array<Segment, kBatchSegmentsMax> segments;
 
   // What sendmsg gets.
   SocketAddress name;
-  iovec part{};
+  uint32_t part_count = 0;
+  std::array<iovec, kBatchSegmentsMax> parts;
+  iovec one{};  // a segment that goes alone
   alignas(cmsghdr) std::array<char, 96> control{};
   msghdr message{};
 
   uint32_t SegmentLength(uint32_t index) const;
+  // The next segment's bytes for the kernel.
+  void AddPart(std::byte* bytes, uint32_t length);
   // Fills `message` for the whole batch, or for one segment.
   void PrepareWhole();
   void PrepareSegment(uint32_t index);
   // Computes the ICRCs anew, for packets that go out one by one: IPv4 identification 0.
   void BecomeOneByOne();
+  // Lent packets go back to their lenders.
+  void GiveBack();
 
  private:
-  void Prepare(uint32_t offset, uint32_t length, uint32_t gso_bytes);
+  void Prepare(iovec* parts, uint32_t part_count, uint32_t gso_bytes);
 };
 
 // Collects packets into batches, several destinations at a time. Packets of one endpoint to one
@@ -62,10 +76,11 @@ struct SendBatch {
 class SendCollector {
  public:
   explicit SendCollector(uint32_t batches);
+  ~SendCollector();
 
-  // Copies the packet, appends its ICRC. `address` with the ports as they will be on the wire.
-  // False: every batch is taken.
-  // Precondition: packet.length + kIcrcBytes <= kPacketBytesMax.
+  // Copies the packet, or takes what is lent; appends its ICRC. `address` with the ports as they
+  // will be on the wire. False: every batch is taken. Precondition: packet.length + kIcrcBytes <=
+  // kPacketBytesMax.
   bool Add(uint16_t endpoint, const Endpoint& from, const wire::PacketAddress& address,
            const OutPacket& packet, bool one_by_one);
 

@@ -7,11 +7,25 @@
 
 #include "transport/port/udp/udp_options.h"
 #include "transport/port/udp/udp_port_test_util.h"
+#include "transport/wire/crc32.h"
 
 namespace verbena::transport {
 namespace {
 
 using wire::IcrcCheck;
+
+// A block of packets back to back, each with room for its ICRC.
+class Lender final : public PacketLender {
+ public:
+  explicit Lender(size_t bytes) : block(bytes) {}
+  void TakeBack(void* back) override {
+    EXPECT_EQ(back, block.data());
+    ++taken_back;
+  }
+
+  std::vector<std::byte> block;
+  uint32_t taken_back = 0;
+};
 
 class SendBatchTest : public testing::Test {
  protected:
@@ -32,10 +46,21 @@ class SendBatchTest : public testing::Test {
         {.address = address_, .bytes = bytes.data(), .length = length, .corrupt_bit = corrupt_bit},
         one_by_one);
   }
+  bool AddLent(Lender* lender, size_t offset, uint32_t length, int32_t corrupt_bit = -1) {
+    const auto bytes = MakePacket(length, seed_++);
+    std::copy(bytes.begin(), bytes.end(), lender->block.begin() + static_cast<long>(offset));
+    return collector_.Add(0, endpoint_, address_,
+                          {.address = address_,
+                           .bytes = lender->block.data() + offset,
+                           .length = length,
+                           .corrupt_bit = corrupt_bit,
+                           .lender = lender,
+                           .block = lender->block.data()},
+                          false);
+  }
   IcrcCheck Check(const SendBatch& batch, uint32_t segment, uint16_t expected_ip_id,
                   uint16_t* ip_id) {
-    return wire::VerifyIcrc(batch.address, expected_ip_id,
-                            batch.bytes.get() + segment * batch.segment_bytes,
+    return wire::VerifyIcrc(batch.address, expected_ip_id, batch.segments[segment].bytes,
                             batch.SegmentLength(segment), ip_id);
   }
   SendBatch* Take() { return collector_.TakeReady(blocked_); }
@@ -138,10 +163,85 @@ TEST_F(SendBatchTest, OneByOneMeansIdentificationZeroForAll) {
     // The fault tap's bit is still wrong, and nothing else is.
     if (i == 3) {
       EXPECT_NE(Check(*batch, i, 0, &ip_id), IcrcCheck::kExact);
-      batch->bytes[i * batch->segment_bytes + 40] ^= std::byte{2};
+      batch->segments[i].bytes[40] ^= std::byte{2};
     }
     EXPECT_EQ(Check(*batch, i, 0, &ip_id), IcrcCheck::kExact) << i;
   }
+}
+
+TEST_F(SendBatchTest, LentPacketsStayWhereTheyAreAndComeBackOnce) {
+  Lender lender(4 * 1004);
+  for (size_t i = 0; i < 3; ++i) ASSERT_TRUE(AddLent(&lender, i * 1004, 1000));
+  ASSERT_TRUE(Add(20));  // a copied one behind them
+  SendBatch* batch = Take();
+  ASSERT_NE(batch, nullptr);
+  EXPECT_EQ(batch->segment_count, 4u);
+  EXPECT_EQ(batch->used_bytes, 3 * 1004u + 24);
+  batch->PrepareWhole();
+  ASSERT_EQ(batch->message.msg_iovlen, 2u) << "what lies back to back is one part";
+  EXPECT_EQ(batch->message.msg_iov[0].iov_base, lender.block.data());
+  EXPECT_EQ(batch->message.msg_iov[0].iov_len, 3 * 1004u);
+  EXPECT_EQ(batch->message.msg_iov[1].iov_base, batch->own.get());
+  EXPECT_EQ(batch->message.msg_iov[1].iov_len, 24u);
+  for (uint16_t i = 0; i < 4; ++i) {
+    uint16_t ip_id = 0;
+    EXPECT_EQ(Check(*batch, i, i, &ip_id), IcrcCheck::kExact);
+  }
+  collector_.PutBack(batch);
+  ASSERT_EQ(Take(), batch);
+  EXPECT_EQ(lender.taken_back, 0u);
+  collector_.Release(batch);
+  EXPECT_EQ(lender.taken_back, 3u);
+}
+
+TEST_F(SendBatchTest, LentPacketsOfDifferentPlacesAreParts) {
+  Lender lender(5000);
+  for (size_t offset : {3000, 0, 1500}) ASSERT_TRUE(AddLent(&lender, offset, 1000));
+  collector_.CloseAll();
+  SendBatch* batch = Take();
+  ASSERT_NE(batch, nullptr);
+  batch->PrepareWhole();
+  EXPECT_EQ(batch->message.msg_iovlen, 3u);
+  batch->PrepareSegment(1);
+  ASSERT_EQ(batch->message.msg_iovlen, 1u);
+  EXPECT_EQ(batch->message.msg_iov->iov_base, lender.block.data());
+  EXPECT_EQ(batch->message.msg_iov->iov_len, 1004u);
+  batch->BecomeOneByOne();
+  for (uint32_t i = 0; i < 3; ++i) {
+    uint16_t ip_id = 0;
+    EXPECT_EQ(Check(*batch, i, 0, &ip_id), IcrcCheck::kExact) << i;
+  }
+}
+
+TEST_F(SendBatchTest, WhatIsNotSentWhenTheCollectorEndsComesBackToo) {
+  Lender lender(2 * 1004);
+  {
+    SendCollector collector(2);
+    for (size_t i = 0; i < 2; ++i) {
+      ASSERT_TRUE(collector.Add(0, endpoint_, address_,
+                                {.address = address_,
+                                 .bytes = lender.block.data() + i * 1004,
+                                 .length = 1000,
+                                 .lender = &lender,
+                                 .block = lender.block.data()},
+                                false));
+    }
+  }
+  EXPECT_EQ(lender.taken_back, 2u);
+}
+
+TEST_F(SendBatchTest, TheCrcOfAPayloadMayBeKnown) {
+  const auto bytes = MakePacket(1000, 1);
+  const uint32_t crc = wire::UpdateCrc32(0, bytes.data() + 28, 972);
+  ASSERT_TRUE(collector_.Add(
+      0, endpoint_, address_,
+      {.address = address_, .bytes = bytes.data(), .length = 1000, .payload = {28, 972, crc}},
+      false));
+  collector_.CloseAll();
+  SendBatch* batch = Take();
+  ASSERT_NE(batch, nullptr);
+  uint16_t ip_id = 0;
+  EXPECT_EQ(Check(*batch, 0, 0, &ip_id), IcrcCheck::kExact);
 }
 
 TEST_F(SendBatchTest, TheMessageSaysWhatTheKernelShallDo) {
@@ -168,7 +268,7 @@ TEST_F(SendBatchTest, TheMessageSaysWhatTheKernelShallDo) {
   EXPECT_NE(find(IPPROTO_IP, IP_TTL), nullptr);
   batch->PrepareSegment(1);
   EXPECT_EQ(batch->message.msg_iov->iov_len, 104u);
-  EXPECT_EQ(batch->message.msg_iov->iov_base, batch->bytes.get() + 104);
+  EXPECT_EQ(batch->message.msg_iov->iov_base, batch->own.get() + 104);
   EXPECT_EQ(find(SOL_UDP, UDP_SEGMENT), nullptr);
   EXPECT_NE(find(IPPROTO_IP, IP_TOS), nullptr);
 }

@@ -119,7 +119,7 @@ bool UdpPort::Send(Instant now, const OutPacket& packet) {
         from < endpoints_.size() && endpoints_[from].ipv4 == packet.address.IsIpv4();
     CountSendError(too_long ? EMSGSIZE : EADDRNOTAVAIL, 1, &send_errors_);
     ++counters_.send_errors;
-    return true;
+    return packet.GiveBack();
   }
   wire::PacketAddress address = packet.address;
   address.source_port = config_.port;
