@@ -39,6 +39,9 @@ uint32_t Ipv4Of(const Gid& gid) {
 }
 
 std::string Explain(const UdpPortError& error) {
+  if (error.kind == UdpPortErrorKind::kNoUring) {
+    return error.text + "; use net-io=epoll, which is the default";
+  }
   if (error.kind != UdpPortErrorKind::kPortBusy) return error.text;
   std::string holder = HolderOfUdpPort(error.address.gid, error.port);
   if (holder.empty()) return error.text;
@@ -52,7 +55,7 @@ Networks::Networks(NetworkOptions options) : options_(std::move(options)) {}
 Networks::~Networks() = default;
 
 bool Networks::OpenPort(Network* network, UdpPortError* error) {
-  network->port = transport::OpenUdpPort(network->config, options_.kind, error);
+  network->port = transport::OpenUdpPort(network->config, options_.net_io, error);
   return network->port != nullptr;
 }
 
@@ -148,7 +151,7 @@ std::string Networks::OpenLoopback(uint32_t count, const std::string& name_prefi
     }
     if (networks.size() < count) {
       if (error.kind == UdpPortErrorKind::kPortBusy) continue;
-      return error.text;
+      return Explain(error);
     }
     for (auto& network : networks) {
       network->mtu_bytes = mtu_max_bytes_;

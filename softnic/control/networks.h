@@ -26,7 +26,7 @@ namespace verbena::softnic {
 struct NetworkOptions {
   std::vector<NicSpec> nics;  // --nic
   bool is_wire = false;  // --wire: the instance's NICs talk UDP on loopback, even to each other
-  transport::PortPreference kind = transport::PortPreference::kAuto;
+  transport::NetIo net_io = transport::NetIo::kEpoll;
   transport::tap::FaultRules faults;  // --faults
   std::string capture_path;           // --capture
   std::optional<uint64_t> seed;       // --seed

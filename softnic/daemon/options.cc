@@ -83,15 +83,13 @@ std::string ParseMtu(std::string_view value, uint32_t* out) {
   return "--mtu is 256, 512, 1024, 2048 or 4096, not \"" + std::string(value) + "\"";
 }
 
-std::string ParsePortKind(std::string_view value, transport::PortPreference* out) {
-  if (value == "auto")
-    *out = transport::PortPreference::kAuto;
+std::string ParseNetIo(std::string_view value, transport::NetIo* out) {
+  if (value == "epoll")
+    *out = transport::NetIo::kEpoll;
   else if (value == "uring")
-    *out = transport::PortPreference::kUring;
-  else if (value == "epoll")
-    *out = transport::PortPreference::kEpoll;
+    *out = transport::NetIo::kUring;
   else
-    return "--net-io is auto, uring or epoll, not \"" + std::string(value) + "\"";
+    return "--net-io is epoll or uring, not \"" + std::string(value) + "\"";
   return "";
 }
 
@@ -142,7 +140,7 @@ std::string ParseFlag(std::string_view name, std::string_view value, DaemonOptio
     if (error.empty()) out->network.seed = seed;
     return error;
   }
-  if (name == "net-io") return ParsePortKind(value, &out->network.kind);
+  if (name == "net-io") return ParseNetIo(value, &out->network.net_io);
   if (name == "name-prefix") return ParsePrefix(value, &out->control.name_prefix);
   if (name == "mtu") return ParseMtu(value, &out->control.mtu_bytes);
   if (name == "idle-exit-s") return ParseInto(name, value, 0, 1'000'000, &out->control.idle_exit_s);
@@ -218,7 +216,7 @@ std::string HelpText() {
       "  --faults=FILE         break packets by rules (docs/faults.md)\n"
       "  --seed=N              what chance in fault rules draws from\n"
       "  --capture=FILE        record all packets (pcapng)\n"
-      "  --net-io=KIND         auto (io_uring, else epoll), uring or epoll\n"
+      "  --net-io=KIND         what drives the sockets: epoll (default) or uring (io_uring)\n"
       "  --name-prefix=NAME    NIC k is NAMEk (default verbena)\n"
       "  --mtu=BYTES           active MTU: 256, 512, 1024, 2048 or 4096 (default)\n"
       "  --idle-exit-s=N       end when no client was there for N seconds (default 0: never)\n"

@@ -71,10 +71,10 @@ class MemcpyDma final : public SteppedDma {
 // A machine with one NIC and one client, in one thread. Which thread, may change.
 class Host {
  public:
-  Host(uint32_t number, PortPreference preference)
+  Host(uint32_t number, NetIo net_io)
       : address_(TestWorld::GidOf(kHostNumber + number)), world_(0, {}, MakeTransport, &dma_) {
     UdpPortError error;
-    port_ = OpenUdpPort({.addresses = {{address_}}}, preference, &error);
+    port_ = OpenUdpPort({.addresses = {{address_}}}, net_io, &error);
     if (port_ == nullptr) Die(error.text);
     ReadClock();
     world_.device->AddNic(TestWorld::ConfigOf(kHostNumber + number));
@@ -199,7 +199,7 @@ class Host {
 };
 
 // Median, µs.
-double MeasureNics(PortPreference preference, int ms) {
+double MeasureNics(NetIo net_io, int ms) {
   alignas(64) std::atomic<uint64_t> far_completed{0};
   alignas(64) std::atomic<bool> stop{false};
   alignas(64) std::barrier both(2);
@@ -208,7 +208,7 @@ double MeasureNics(PortPreference preference, int ms) {
   // Each thread makes its own: two machines share no cache line either.
   std::thread other([&] {
     PinTo(1);
-    Host& far = hosts[1].emplace(1, preference);
+    Host& far = hosts[1].emplace(1, net_io);
     both.arrive_and_wait();
     far.Connect(*hosts[0]);
     both.arrive_and_wait();
@@ -220,7 +220,7 @@ double MeasureNics(PortPreference preference, int ms) {
     }
   });
   PinTo(0);
-  Host& near = hosts[0].emplace(0, preference);
+  Host& near = hosts[0].emplace(0, net_io);
   both.arrive_and_wait();
   near.Connect(*hosts[1]);
   both.arrive_and_wait();
@@ -277,17 +277,17 @@ int main(int argc, char** argv) {
   const Kind sockets = SocketKind("UDP ping-pong", false);
   std::vector<Row> rows = {link(sockets, 1), link(sockets, 2)};
   constexpr size_t kFirstPort = 2;
-  auto add = [&](const std::string& name, PortPreference preference) {
+  auto add = [&](const std::string& name, NetIo net_io) {
     UdpPortError error;
-    if (OpenUdpPort({.addresses = {{where.from}}}, preference, &error) == nullptr) {
+    if (OpenUdpPort({.addresses = {{where.from}}}, net_io, &error) == nullptr) {
       printf("no %s port: %s\n", name.c_str(), error.text.c_str());
       return;
     }
-    rows.push_back(link(PortKind(name + " port alone", preference), 1));
-    rows.push_back({name + " NIC", [=] { return MeasureNics(preference, ms); }});
+    rows.push_back(link(PortKind(name + " port alone", net_io), 1));
+    rows.push_back({name + " NIC", [=] { return MeasureNics(net_io, ms); }});
   };
-  add("epoll", PortPreference::kEpoll);
-  add("io_uring", PortPreference::kUring);
+  add("epoll", NetIo::kEpoll);
+  add("io_uring", NetIo::kUring);
   for (int round = 0; round < rounds; ++round) {
     for (Row& row : rows) row.values.push_back(row.measure());
   }

@@ -167,6 +167,8 @@ class Instance:
     def __init__(self, case, nics=2, flags=(), idle_exit_s=0, wrapper=()):
         if nics is not None:
             flags = [f"--nics={nics}", *(["--wire=1"] if case.is_wire else []), *flags]
+        if case.net_io is not None:
+            flags = [f"--net-io={case.net_io}", *flags]
         self.case = case
         self.directory = case.dir / f"i{len(case.instances)}"
         self.directory.mkdir(mode=0o700)
@@ -181,7 +183,9 @@ class Instance:
             os.close(ready_writer)
         case.instances.append(self)
         with os.fdopen(ready, "rb") as f:
-            word = f.read(200)
+            word = f.read(400)
+        if case.net_io == "uring" and word[:1] == b"E" and b"io_uring" in word:
+            raise NotHere(word[1:].decode(errors="replace").strip())
         check(word[:1] == b"R", f"the daemon did not start: {word!r}\n{self.daemon.tail()}")
 
     def env(self, **more):
@@ -269,10 +273,11 @@ def clean_environment():
 class Case:
     """What one case may use; made fresh for each."""
 
-    def __init__(self, directory, is_wire=False, refuses_io_uring=False):
+    def __init__(self, directory, is_wire=False, refuses_io_uring=False, net_io=None):
         self.dir = directory
         self.is_wire = is_wire  # its instances' NICs talk packets, even to each other
         self.refuses_io_uring = refuses_io_uring  # to everything it starts
+        self.net_io = net_io  # what drives its instances' sockets; None: the default
         self.instances = []
         self.notes = []
         self.processes = []
@@ -347,12 +352,14 @@ class Case:
 class Spec:
     """A named case of a part."""
 
-    def __init__(self, name, function, limit_s=30, is_wire=False, refuses_io_uring=False):
+    def __init__(self, name, function, limit_s=30, is_wire=False, refuses_io_uring=False,
+                 net_io=None):
         self.name = name
         self.function = function
         self.limit_s = limit_s
         self.is_wire = is_wire
         self.refuses_io_uring = refuses_io_uring
+        self.net_io = net_io
 
 
 def _on_alarm(signum, frame):
@@ -363,7 +370,7 @@ def run_case(spec, directory):
     """Runs one case. Returns (passed, text, notes)."""
     directory.mkdir(parents=True)
     os.chmod(directory, 0o755)
-    case = Case(directory, spec.is_wire, spec.refuses_io_uring)
+    case = Case(directory, spec.is_wire, spec.refuses_io_uring, spec.net_io)
     signal.signal(signal.SIGALRM, _on_alarm)
     limit_s = spec.limit_s * PATIENCE
     signal.setitimer(signal.ITIMER_REAL, limit_s)

@@ -150,8 +150,10 @@ Finding ProcessVm() {
 
 Finding IoUring() {
   Finding finding = {
-      "io_uring", "io_uring", Verdict::kOk, "works (only packets between hosts need it)", "", ""};
+      "io_uring", "io_uring", Verdict::kOk, "works; used with --set net-io=uring only", "", ""};
   io_uring_params params = {};
+  // As young as what the NIC's receives need; without it there is no such flag.
+  params.flags = IORING_SETUP_SINGLE_ISSUER;
   const int fd = static_cast<int>(::syscall(SYS_io_uring_setup, 2, &params));
   if (fd >= 0) {
     ::close(fd);
@@ -159,8 +161,13 @@ Finding IoUring() {
   }
   const int error = errno;
   finding.verdict = Verdict::kLimited;
+  finding.effect = "Only --set net-io=uring needs it; epoll is the default.";
+  if (error == EINVAL || error == ENOSYS) {
+    finding.found = "this kernel's is too old, or missing";
+    finding.fix = "Not needed. Linux 6.0 has what Verbena would use.";
+    return finding;
+  }
   finding.found = std::string("refused: ") + strerror(error);
-  finding.effect = "NICs with a network use epoll instead; nothing else changes.";
   const std::string disabled = Trim(ReadText("/proc/sys/kernel/io_uring_disabled"));
   finding.fix = disabled == "1" || disabled == "2"
                     ? "sudo sysctl kernel.io_uring_disabled=0"

@@ -1,6 +1,6 @@
 // The seam between the NIC and a network: RoCEv2 packets of one NIC, without sockets or clocks.
 //
-// Behind it: sockets with io_uring (transport/port/uring) or epoll (transport/port/epoll), or a
+// Behind it: sockets with epoll (transport/port/epoll) or io_uring (transport/port/uring), or a
 // network in virtual time (transport/port/sim). Taps (transport/port/tap) are ports over another
 // port: capture and faults.
 //
@@ -101,7 +101,7 @@ class PacketPort {
   // Before the caller sleeps: false if there is something to Receive already.
   virtual bool PrepareToSleep() { return true; }
   virtual const PortCounters& counters() const = 0;
-  virtual const char* name() const { return "network"; }  // "io_uring", "epoll"
+  virtual const char* name() const { return "network"; }  // "epoll", "io_uring"
 };
 
 }  // namespace verbena::transport

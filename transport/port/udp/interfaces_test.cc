@@ -117,14 +117,14 @@ TEST(InterfaceWatcherTest, TellsLinkMtuAndAddresses) {
 }
 
 // An interface shrinks below our packets: those are lost and counted by name, smaller ones go on.
-int SendPastTheMtu(PortPreference preference) {
+int SendPastTheMtu(NetIo net_io) {
   REQUIRE(SetUp(true));
   REQUIRE(SetMtu(1500));
   UdpPortError error;
   const Gid a = V4(127, 0, 0, 1), b = V4(127, 0, 0, 2);
-  auto from = OpenUdpPort({.addresses = {{a}}}, preference, &error);
+  auto from = OpenUdpPort({.addresses = {{a}}}, net_io, &error);
   if (from == nullptr) return kNotAllowed;  // no io_uring; kernel rxe
-  auto to = OpenUdpPort({.addresses = {{b}}}, preference, &error);
+  auto to = OpenUdpPort({.addresses = {{b}}}, net_io, &error);
   REQUIRE(to != nullptr);
   wire::PacketAddress address;
   address.source = a;
@@ -147,7 +147,7 @@ int SendPastTheMtu(PortPreference preference) {
   return 0;
 }
 
-class PastTheMtuTest : public testing::TestWithParam<PortPreference> {};
+class PastTheMtuTest : public testing::TestWithParam<NetIo> {};
 
 TEST_P(PastTheMtuTest, TooLongPacketsAreLostAndCounted) {
   const int result = RunInNamespace([] { return SendPastTheMtu(GetParam()); });
@@ -155,10 +155,9 @@ TEST_P(PastTheMtuTest, TooLongPacketsAreLostAndCounted) {
   EXPECT_EQ(result, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, PastTheMtuTest,
-                         testing::Values(PortPreference::kEpoll, PortPreference::kUring),
+INSTANTIATE_TEST_SUITE_P(Kinds, PastTheMtuTest, testing::Values(NetIo::kEpoll, NetIo::kUring),
                          [](const auto& info) {
-                           return info.param == PortPreference::kEpoll ? "epoll" : "uring";
+                           return info.param == NetIo::kEpoll ? "epoll" : "uring";
                          });
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace verbena::transport {
 namespace {
 
-class NetworkTest : public testing::TestWithParam<PortPreference> {};
+class NetworkTest : public testing::TestWithParam<NetIo> {};
 
 Gid LinkLocal(uint8_t host) {
   Gid gid;
@@ -22,7 +22,7 @@ Gid LinkLocal(uint8_t host) {
   return gid;
 }
 
-int TalkOverLinkLocalAddresses(PortPreference preference) {
+int TalkOverLinkLocalAddresses(NetIo net_io) {
   if (!Run("ip link add left type veth peer name right")) return kNotAllowed;
   for (const char* name : {"left", "right"}) {
     REQUIRE(Run(std::string("ip link set ") + name + " addrgenmode none mtu 4300"));
@@ -33,10 +33,9 @@ int TalkOverLinkLocalAddresses(PortPreference preference) {
 
   UdpPortError error;
   // The first finds its interface by itself, the second is told.
-  auto a = OpenUdpPort({.addresses = {{LinkLocal(1)}}}, preference, &error);
+  auto a = OpenUdpPort({.addresses = {{LinkLocal(1)}}}, net_io, &error);
   if (a == nullptr) return kNotAllowed;
-  auto b =
-      OpenUdpPort({.addresses = {{LinkLocal(2), if_nametoindex("right")}}}, preference, &error);
+  auto b = OpenUdpPort({.addresses = {{LinkLocal(2), if_nametoindex("right")}}}, net_io, &error);
   REQUIRE(b != nullptr);
   InterfaceList list;
   REQUIRE(ReadInterfaces(&list));
@@ -88,17 +87,17 @@ TEST_P(NetworkTest, LinkLocalAddressesAndGroupsOverAPairOfInterfaces) {
 
 // More than the send buffer holds, over a link slower than any sender here: the port says when
 // there is room.
-int FillTheSendBuffer(PortPreference preference) {
+int FillTheSendBuffer(NetIo net_io) {
   if (!Run("ip link set lo up") ||
       !Run("tc qdisc add dev lo root tbf rate 100mbit burst 64kb limit 200mb")) {
     return kNotAllowed;
   }
   UdpPortError error;
   const Gid a = V4(127, 0, 0, 1), b = V4(127, 0, 0, 2);
-  auto from = OpenUdpPort({.addresses = {{a}}, .socket_buffer_bytes = 1 << 20}, preference, &error);
+  auto from = OpenUdpPort({.addresses = {{a}}, .socket_buffer_bytes = 1 << 20}, net_io, &error);
   if (from == nullptr) return kNotAllowed;
   // Room for all of it, however long this process may not run.
-  auto to = OpenUdpPort({.addresses = {{b}}, .socket_buffer_bytes = 256 << 20}, preference, &error);
+  auto to = OpenUdpPort({.addresses = {{b}}, .socket_buffer_bytes = 256 << 20}, net_io, &error);
   REQUIRE(to != nullptr);
   if (to->receive_buffer_bytes() < 256 << 20) return kNotAllowed;
   wire::PacketAddress address;
@@ -142,10 +141,9 @@ TEST_P(NetworkTest, AFullSendBufferHoldsPacketsBackInOrder) {
   EXPECT_EQ(result, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, NetworkTest,
-                         testing::Values(PortPreference::kEpoll, PortPreference::kUring),
+INSTANTIATE_TEST_SUITE_P(Kinds, NetworkTest, testing::Values(NetIo::kEpoll, NetIo::kUring),
                          [](const auto& info) {
-                           return info.param == PortPreference::kEpoll ? "epoll" : "uring";
+                           return info.param == NetIo::kEpoll ? "epoll" : "uring";
                          });
 
 }  // namespace

@@ -5,20 +5,11 @@
 
 namespace verbena::transport {
 
-std::unique_ptr<UdpPort> OpenUdpPort(const UdpPortConfig& config, PortPreference preference,
+std::unique_ptr<UdpPort> OpenUdpPort(const UdpPortConfig& config, NetIo net_io,
                                      UdpPortError* error) {
   *error = {};
-  if (preference != PortPreference::kEpoll) {
-    auto port = UringPort::Open(config, error);
-    if (port != nullptr || preference == PortPreference::kUring ||
-        error->kind != UdpPortErrorKind::kNoUring) {
-      return port;
-    }
-  }
-  UdpPortError epoll_error;
-  auto port = EpollPort::Open(config, &epoll_error);
-  if (port == nullptr) *error = epoll_error;
-  return port;
+  if (net_io == NetIo::kUring) return UringPort::Open(config, error);
+  return EpollPort::Open(config, error);
 }
 
 }  // namespace verbena::transport

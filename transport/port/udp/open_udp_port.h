@@ -1,4 +1,4 @@
-// Opens a NIC's port on a real network, in the best way this system allows.
+// Opens a NIC's port on a real network.
 #pragma once
 
 #include <memory>
@@ -7,15 +7,14 @@
 
 namespace verbena::transport {
 
-enum class PortPreference : uint8_t {
-  kAuto,  // io_uring, or epoll where that is refused
-  kUring,
+// What drives the sockets (docs/adr/0011).
+enum class NetIo : uint8_t {
   kEpoll,
+  kUring,
 };
 
-// nullptr: `error` says why. Else name() tells which kind it became; with kAuto `error` keeps why
-// it is not io_uring (kNoUring), or kNone.
-std::unique_ptr<UdpPort> OpenUdpPort(const UdpPortConfig& config, PortPreference preference,
+// nullptr: `error` says why.
+std::unique_ptr<UdpPort> OpenUdpPort(const UdpPortConfig& config, NetIo net_io,
                                      UdpPortError* error);
 
 }  // namespace verbena::transport

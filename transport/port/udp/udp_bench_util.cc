@@ -23,10 +23,10 @@ namespace {
 
 class PortEnd final : public End {
  public:
-  PortEnd(PortPreference preference, const Gid& own, const Gid& peer, uint32_t packet_bytes)
+  PortEnd(NetIo net_io, const Gid& own, const Gid& peer, uint32_t packet_bytes)
       : bytes_(packet_bytes - wire::kIcrcBytes) {
     UdpPortError error;
-    port_ = OpenUdpPort({.addresses = {{own}}, .port = kBenchPort}, preference, &error);
+    port_ = OpenUdpPort({.addresses = {{own}}, .port = kBenchPort}, net_io, &error);
     if (port_ == nullptr) Die(error.text);
     packet_.address.source = own;
     packet_.address.destination = peer;
@@ -144,10 +144,10 @@ Kind SocketKind(std::string name, bool batches) {
           }};
 }
 
-Kind PortKind(std::string name, PortPreference preference) {
+Kind PortKind(std::string name, NetIo net_io) {
   return {std::move(name),
-          [preference](const Gid& own, const Gid& peer, uint32_t bytes) -> std::unique_ptr<End> {
-            return std::make_unique<PortEnd>(preference, own, peer, bytes);
+          [net_io](const Gid& own, const Gid& peer, uint32_t bytes) -> std::unique_ptr<End> {
+            return std::make_unique<PortEnd>(net_io, own, peer, bytes);
           }};
 }
 

@@ -52,7 +52,7 @@ struct Kind {
 // A socket; `batches`: with UDP_SEGMENT and UDP_GRO, else a system call for each packet.
 Kind SocketKind(std::string name, bool batches);
 // A port, which computes and checks every ICRC.
-Kind PortKind(std::string name, PortPreference preference);
+Kind PortKind(std::string name, NetIo net_io);
 
 // Two threads that spin, a core each; median, µs. `packets` go each way, handed over one by one: 2
 // is what a reliable service makes of a message, which is acknowledged before it is answered.

@@ -137,11 +137,10 @@ int main(int argc, char** argv) {
     if (option == "--to") where.to = ParseGid(argv[i + 1]);
   }
   std::vector<Kind> kinds = {SocketKind("single", false), SocketKind("bare", true),
-                             PortKind("epoll port", PortPreference::kEpoll)};
+                             PortKind("epoll port", NetIo::kEpoll)};
   UdpPortError error;
-  if (OpenUdpPort({.addresses = {{where.from}}, .port = kBenchPort}, PortPreference::kUring,
-                  &error)) {
-    kinds.push_back(PortKind("io_uring port", PortPreference::kUring));
+  if (OpenUdpPort({.addresses = {{where.from}}, .port = kBenchPort}, NetIo::kUring, &error)) {
+    kinds.push_back(PortKind("io_uring port", NetIo::kUring));
   } else {
     printf("no io_uring port: %s\n", error.text.c_str());
   }

@@ -20,7 +20,7 @@ using wire::IcrcCheck;
 
 struct Kind {
   const char* name;
-  PortPreference preference;
+  NetIo net_io;
 };
 
 // Loopback addresses that no other run of this test uses at the same time.
@@ -33,7 +33,7 @@ Gid Loopback(uint8_t host) {
 class UdpPortTest : public testing::TestWithParam<Kind> {
  protected:
   static std::unique_ptr<UdpPort> OpenKind(const UdpPortConfig& config, UdpPortError* error) {
-    return OpenUdpPort(config, GetParam().preference, error);
+    return OpenUdpPort(config, GetParam().net_io, error);
   }
 
   // The first free UDP port; where kernel rxe is loaded, 4791 never is.
@@ -461,8 +461,8 @@ TEST_P(UdpPortTest, AFloodThatFindsNoRoomIsCountedWhereItWasLost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, UdpPortTest,
-                         testing::Values(Kind{"epoll", PortPreference::kEpoll},
-                                         Kind{"uring", PortPreference::kUring}),
+                         testing::Values(Kind{"epoll", NetIo::kEpoll},
+                                         Kind{"uring", NetIo::kUring}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

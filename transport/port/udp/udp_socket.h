@@ -42,7 +42,7 @@ enum class UdpPortErrorKind : uint8_t {
   kPortBusy,       // another socket holds address:port (or kernel rxe is loaded)
   kNoSuchAddress,  // no interface has this address
   kNotPermitted,   // the system refuses such a socket
-  kNoUring,        // io_uring is missing, refused or too old; epoll will do
+  kNoUring,        // io_uring is missing, refused or too old
   kSystem,         // out of descriptors, memory...
 };
 

@@ -66,7 +66,7 @@ UdpPortError NoUring(int error) {
     default:
       why = std::string("io_uring can't be used: ") + strerror(error);
   }
-  return {.kind = UdpPortErrorKind::kNoUring, .error = error, .text = why + "; epoll will do"};
+  return {.kind = UdpPortErrorKind::kNoUring, .error = error, .text = why};
 }
 
 }  // namespace

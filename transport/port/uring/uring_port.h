@@ -24,7 +24,7 @@ struct UringCounters {
 
 class UringPort final : public UdpPort {
  public:
-  // nullptr: `error` says why. kNoUring: this system has no io_uring for us, but epoll will do.
+  // nullptr: `error` says why. kNoUring: this system has no io_uring for us.
   static std::unique_ptr<UringPort> Open(const UdpPortConfig& config, UdpPortError* error);
   ~UringPort() override;
 

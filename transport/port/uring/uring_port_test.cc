@@ -108,21 +108,21 @@ int OpenWhereUringIsRefused() {
   }
   const UdpPortConfig config{.addresses = {{Loopback(5)}}, .port = kPort};
   UdpPortError error;
-  if (OpenUdpPort(config, PortPreference::kUring, &error) != nullptr ||
+  if (OpenUdpPort(config, NetIo::kUring, &error) != nullptr ||
       error.kind != UdpPortErrorKind::kNoUring || error.error != EPERM ||
       error.text.find("refused") == std::string::npos) {
     fprintf(stderr, "kUring: %s\n", error.text.c_str());
     return 3;
   }
-  auto port = OpenUdpPort(config, PortPreference::kAuto, &error);
+  auto port = OpenUdpPort(config, NetIo::kEpoll, &error);
   if (port == nullptr || std::string(port->name()) != "epoll") {
-    fprintf(stderr, "kAuto: %s\n", error.text.c_str());
+    fprintf(stderr, "kEpoll: %s\n", error.text.c_str());
     return 4;
   }
-  return error.kind == UdpPortErrorKind::kNoUring ? 0 : 5;
+  return error.kind == UdpPortErrorKind::kNone ? 0 : 5;
 }
 
-TEST(UringRefused, AutoFallsBackToEpollAndSaysWhy) {
+TEST(UringRefused, SaysWhyAndEpollNeedsNone) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) _exit(OpenWhereUringIsRefused());
