@@ -9,6 +9,7 @@ Prints one JSON object per figure, for tools/bench.
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -180,6 +181,7 @@ def main():
     harness.need_programs("reference")
     harness.become_subreaper()
     root = harness.make_log_root()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before its time"))
     case_dir = root / "b"
     case_dir.mkdir()
     case = harness.Case(case_dir)
