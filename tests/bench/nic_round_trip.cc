@@ -12,6 +12,10 @@
 // "acknowledged": the ping-pong with two packets each way, as an RC message is acknowledged before
 // its client can answer it; the least that sockets take for what the NICs send.
 //
+// "CPU": the work in a round trip, without the waiting: one thread turns both hosts, and each only
+// when something has come for it, so that nothing spins; the sockets likewise. In total, and not
+// by user and system: a kernel that accounts by ticks, as Debian's does, guesses that split.
+//
 // Rounds of all kinds alternate; medians. Prints a table, and a line of JSON for each figure.
 #include <time.h>
 
@@ -254,11 +258,70 @@ double MeasureNics(NetIo net_io, int ms) {
   return Median(trips);
 }
 
+// Turns the host until the peer's WRITE has come, which one turn should do. If it does not, `peer`
+// may have something left to send.
+void AwaitArrival(Host* host, Host* peer) {
+  for (const int64_t end_ns = peer->now_ns() + kPatienceNs;; peer->Turn()) {
+    host->Turn();
+    if (host->HasArrived()) return;
+    if (host->now_ns() > end_ns) Die("no answer");
+  }
+}
+
+// One thread is both hosts; CPU, µs.
+double MeasureNicsCpu(NetIo net_io, int ms) {
+  PinTo(0);
+  Host near(0, net_io), far(1, net_io);
+  near.Connect(far);
+  far.Connect(near);
+  uint64_t count = 0;
+  const int64_t begin_ns = CpuNs();
+  int64_t now_ns = begin_ns;
+  while (now_ns < begin_ns + int64_t{ms} * 1'000'000) {
+    for (int i = 0; i < 16; ++i) {
+      near.Write();
+      near.Turn();
+      AwaitArrival(&far, &near);
+      far.Write();
+      far.Poll();
+      far.Turn();
+      AwaitArrival(&near, &far);
+      near.Poll();
+      ++count;
+    }
+    now_ns = CpuNs();
+  }
+  for (const int64_t end_ns = NowNs() + kPatienceNs;
+       near.completed() < count || far.completed() < count;) {
+    for (Host* host : {&near, &far}) {
+      host->Turn();
+      host->Poll();
+    }
+    if (near.now_ns() > end_ns) Die("no completion");
+  }
+  return static_cast<double>(now_ns - begin_ns) / static_cast<double>(count) / 1000;
+}
+
+using Values = std::vector<double>;
+
 struct Row {
   std::string name;
-  std::function<double()> measure;
-  std::vector<double> values{};
+  std::function<double()> trip, cpu;  // µs
+  Values trips{}, cpus{};
 };
+
+constexpr size_t kPingPong = 0, kAcknowledged = 1, kFirstPort = 2;
+
+void PrintTable(const std::string& title, const std::vector<Row>& rows, Values Row::*values) {
+  const double plain = Median(rows[kPingPong].*values);
+  const double acknowledged = Median(rows[kAcknowledged].*values);
+  printf("%-34s %9s %12s %15s\n", title.c_str(), "us", "/ ping-pong", "/ acknowledged");
+  for (const Row& row : rows) {
+    const double median = Median(row.*values);
+    printf("%-34s %9.3f %12.2f %15.2f\n", row.name.c_str(), median, median / plain,
+           median / acknowledged);
+  }
+}
 
 }  // namespace
 
@@ -271,12 +334,14 @@ int main(int argc, char** argv) {
   }
   const Where where;
   auto link = [&](const Kind& kind, uint32_t packets) -> Row {
-    return {kind.name + (packets == 1 ? "" : ", acknowledged"),
-            [=] { return MeasureRoundTrip(kind, where, ms, packets); }};
+    return {
+        kind.name + (packets == 1 ? "" : ", acknowledged"),
+        [=] { return MeasureRoundTrip(kind, where, ms, packets); },
+        [=] { return packets * MeasureCpu(kind, where, kSmallBytes, packets, true, ms) / 1000; }};
   };
   const Kind sockets = SocketKind("UDP ping-pong", false);
   std::vector<Row> rows = {link(sockets, 1), link(sockets, 2)};
-  constexpr size_t kFirstPort = 2;
+  std::vector<std::string> ports;
   auto add = [&](const std::string& name, NetIo net_io) {
     UdpPortError error;
     if (OpenUdpPort({.addresses = {{where.from}}}, net_io, &error) == nullptr) {
@@ -284,26 +349,29 @@ int main(int argc, char** argv) {
       return;
     }
     rows.push_back(link(PortKind(name + " port alone", net_io), 1));
-    rows.push_back({name + " NIC", [=] { return MeasureNics(net_io, ms); }});
+    rows.push_back({name + " NIC", [=] { return MeasureNics(net_io, ms); },
+                    [=] { return MeasureNicsCpu(net_io, ms); }});
+    ports.push_back(name);
   };
   add("epoll", NetIo::kEpoll);
   add("io_uring", NetIo::kUring);
   for (int round = 0; round < rounds; ++round) {
-    for (Row& row : rows) row.values.push_back(row.measure());
+    for (Row& row : rows) row.trips.push_back(row.trip());
+    for (Row& row : rows) row.cpus.push_back(row.cpu());
   }
-  std::vector<double> medians;
-  for (const Row& row : rows) medians.push_back(Median(row.values));
-  printf("%-30s %9s %10s %14s\n", "round trip, 8 B, spinning", "us", "/ ping-pong",
-         "/ acknowledged");
-  for (size_t i = 0; i < rows.size(); ++i) {
-    printf("%-30s %9.3f %10.2f %14.2f\n", rows[i].name.c_str(), medians[i], medians[i] / medians[0],
-           medians[i] / medians[1]);
-  }
-  for (size_t i = kFirstPort + 1; i < rows.size(); i += 2) {
-    const std::string figure = "two NICs, " + rows[i].name.substr(0, rows[i].name.size() - 4) +
-                               " ports, 8 B WRITE, round trip";
-    PrintFigure(figure, medians[i], "us", "UDP ping-pong, spinning", medians[0], 1.5);
-    PrintFigure(figure, medians[i], "us", "UDP ping-pong with acknowledgements", medians[1], {});
-  }
-  return rows.size() > kFirstPort ? 0 : 1;
+  PrintTable("round trip, 8 B, spinning", rows, &Row::trips);
+  PrintTable("CPU of a round trip, both ends", rows, &Row::cpus);
+  auto print = [&](const std::string& what, const std::string& reference, Values Row::*values,
+                   std::optional<double> goal) {
+    for (size_t i = 0; i < ports.size(); ++i) {
+      const double median = Median(rows[kFirstPort + 2 * i + 1].*values);
+      const std::string figure = "two NICs, " + ports[i] + " ports, 8 B WRITE, " + what;
+      PrintFigure(figure, median, "us", reference, Median(rows[kPingPong].*values), goal);
+      PrintFigure(figure, median, "us", reference + " with acknowledgements",
+                  Median(rows[kAcknowledged].*values), {});
+    }
+  };
+  print("round trip", "spinning UDP ping-pong", &Row::trips, 1.5);
+  print("CPU of a round trip", "CPU of a UDP ping-pong", &Row::cpus, {});
+  return ports.empty() ? 1 : 0;
 }

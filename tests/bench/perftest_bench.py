@@ -9,6 +9,7 @@ Prints one JSON object per figure, for tools/bench.
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -139,36 +140,39 @@ def whole_nics(case, rounds):
 
 
 def wire(case, rounds):
-    """Over UDP on loopback. For bandwidth between two daemons, and the programs wait for events: on
-    two cores they would take turns with the daemons otherwise. For the round trip between two NICs
-    of one daemon, with programs that spin."""
-    hosts = [Host(case.instance(nics=None, flags=[f"--nic=ip={address}"]))
+    """Over UDP on loopback, by epoll ports. For bandwidth between two daemons, and the programs
+    wait for events: on two cores they would take turns with the daemons otherwise. Their messages
+    stay in cache, as the sockets' buffers do. For the round trip between two NICs of one daemon,
+    with programs that spin."""
+    by_epoll = "--net-io=epoll"
+    hosts = [Host(case.instance(nics=None, flags=[f"--nic=ip={address}", by_epoll]))
              for address in ("127.0.0.1", "127.0.0.2")]
     pair = Pair(*hosts, devices=("verbena0", "verbena0"))
-    for mtu in (4096, 1024):
-        measured, bare, single = [], [], []
-        for _ in range(rounds):
-            floor = sockets(case)
-            row = perftest(case, pair, "ib_send_bw", "-e", "-s", "1048576", "-n", "5000",
-                           "-m", str(mtu))
-            measured.append(row[3] * MIB_PER_S)
-            bare.append(floor[f"{mtu} B", "bare UDP_SEGMENT/UDP_GRO"])
-            single.append(floor[f"{mtu} B", "a call per packet"])
-        value = statistics.median(measured)
-        figure(f"wire: ib_send_bw -e, path MTU {mtu}", value, "GB/s",
-               "bare UDP_SEGMENT and UDP_GRO sockets", statistics.median(bare),
-               0.5 if mtu == 4096 else None, ">=")
-        figure(f"wire: ib_send_bw -e, path MTU {mtu}", value, "GB/s",
-               "a system call for each packet", statistics.median(single),
-               2.0 if mtu == 4096 else None, ">=")
-    pair = Pair.beside(case.instance(flags=["--wire=1"]))
-    trips, floors = [], []
+    beside = Pair.beside(case.instance(flags=["--wire=1", by_epoll]))
+    measured = {(backend, mtu): [] for mtu in (4096, 1024) for backend in ("mapped", "process")}
+    floors, trips = [], []
     for _ in range(rounds):
-        floors.append(sockets(case)["8 B round trip", "UDP ping-pong, spinning"])
-        row = perftest(case, pair, "ib_write_lat", "-s", "8", "-n", "5000")
+        floors.append(sockets(case))
+        for (backend, mtu), values in measured.items():
+            harness.force_dma(backend)
+            row = perftest(case, pair, "ib_send_bw", "-e", "-s", "262144", "-n", "10000",
+                           "-m", str(mtu))
+            values.append(row[3] * MIB_PER_S)
+        harness.force_dma("process")
+        row = perftest(case, beside, "ib_write_lat", "-s", "8", "-n", "5000")
         trips.append(2 * row[4])
+
+    def floor(*key):
+        return statistics.median(each[key] for each in floors)
+
+    for (backend, mtu), values in measured.items():
+        has_goal = (backend, mtu) == ("mapped", 4096)
+        for way, goal in (("bare UDP_SEGMENT/UDP_GRO", 0.5), ("a call per packet", 2.0)):
+            figure(f"wire: ib_send_bw -e, path MTU {mtu}, {backend}", statistics.median(values),
+                   "GB/s", f"UDP sockets, {way}", floor(f"{mtu} B", way),
+                   goal if has_goal else None, ">=")
     figure("wire: round trip, 8 B WRITE", statistics.median(trips), "us",
-           "UDP ping-pong, both ends spinning", statistics.median(floors))
+           "UDP ping-pong, both ends spinning", floor("8 B round trip", "UDP ping-pong, spinning"))
     whole_nics(case, rounds)
 
 
@@ -177,6 +181,7 @@ def main():
     harness.need_programs("reference")
     harness.become_subreaper()
     root = harness.make_log_root()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before its time"))
     case_dir = root / "b"
     case_dir.mkdir()
     case = harness.Case(case_dir)

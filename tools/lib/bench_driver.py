@@ -24,6 +24,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 REGISTRY = ROOT / "tests/bench/benches.json"
 DEFAULT_LIMIT_S = 120
+CLEAN_UP_LIMIT_S = 20
 
 
 def bazel(*arguments):
@@ -48,14 +49,28 @@ def figures_of(text):
                 yield figure
 
 
+def run_program(argv, limit_s):
+    """What it printed and how it exited; at the limit it may first end what it started itself."""
+    with subprocess.Popen(argv, cwd=ROOT, text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            try:
+                process.communicate(timeout=CLEAN_UP_LIMIT_S)
+            finally:
+                process.kill()
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
 def run_bench(bench, smoke):
     """Returns (figures, error text or None)."""
     arguments = bench.get("smoke_args" if smoke else "args", [])
     try:
         program = program_of(bench)
-        done = subprocess.run([program, *arguments], cwd=ROOT, text=True, check=False,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, timeout=bench.get("limit_s", DEFAULT_LIMIT_S))
+        done = run_program([program, *arguments], bench.get("limit_s", DEFAULT_LIMIT_S))
     except subprocess.CalledProcessError as error:
         return [], f"does not build:\n{error.stderr[-2000:]}"
     except subprocess.TimeoutExpired:

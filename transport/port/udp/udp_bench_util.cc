@@ -1,8 +1,10 @@
 #include "transport/port/udp/udp_bench_util.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -151,9 +153,57 @@ Kind PortKind(std::string name, NetIo net_io) {
           }};
 }
 
+std::unique_ptr<End> MakeNear(const Kind& kind, const Where& where, uint32_t packet_bytes) {
+  if (where.from_network < 0) return kind.make(where.from, where.to, packet_bytes);
+  // A socket stays in the namespace it was opened in.
+  const int own = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+  if (own < 0 || setns(where.from_network, CLONE_NEWNET) != 0) {
+    Die(std::string("the network namespace: ") + strerror(errno));
+  }
+  auto end = kind.make(where.from, where.to, packet_bytes);
+  if (setns(own, CLONE_NEWNET) != 0) Die(std::string("setns: ") + strerror(errno));
+  close(own);
+  return end;
+}
+
+std::unique_ptr<End> MakeFar(const Kind& kind, const Where& where, uint32_t packet_bytes) {
+  return kind.make(where.to, where.from, packet_bytes);
+}
+
+int64_t CpuNs() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+double MeasureCpu(const Kind& kind, const Where& where, uint32_t packet_bytes, uint32_t per_turn,
+                  bool back, int ms) {
+  auto near = MakeNear(kind, where, packet_bytes);
+  auto far = MakeFar(kind, where, packet_bytes);
+  auto receive = [&](End* end) {
+    for (uint32_t got = 0; got < per_turn;) got += end->Receive();
+  };
+  uint64_t packets = 0;
+  const int64_t begin_ns = CpuNs();
+  int64_t now_ns = begin_ns;
+  while (now_ns < begin_ns + int64_t{ms} * 1'000'000) {
+    for (int turn = 0; turn < 16; ++turn) {
+      near->Send(per_turn);
+      receive(far.get());
+      if (back) {
+        far->Send(per_turn);
+        receive(near.get());
+      }
+      packets += per_turn;
+    }
+    now_ns = CpuNs();
+  }
+  return static_cast<double>(now_ns - begin_ns) / static_cast<double>(packets);
+}
+
 double MeasureRoundTrip(const Kind& kind, const Where& where, int ms, uint32_t packets) {
-  auto near = kind.make(where.from, where.to, kSmallBytes);
-  auto far = kind.make(where.to, where.from, kSmallBytes);
+  auto near = MakeNear(kind, where, kSmallBytes);
+  auto far = MakeFar(kind, where, kSmallBytes);
   auto send = [packets](End* end) {
     for (uint32_t i = 0; i < packets; ++i) end->Send(1);
   };

@@ -29,6 +29,8 @@ double Median(std::vector<double> values);
 struct Where {
   Gid from = Gid::FromIpv4(0x7f4d0001);  // 127.77.0.1
   Gid to = Gid::FromIpv4(0x7f4d0002);
+  // An open file of the network namespace where `from` is; -1: where we are.
+  int from_network = -1;
 };
 
 // One end of a link of either kind.
@@ -53,6 +55,18 @@ struct Kind {
 Kind SocketKind(std::string name, bool batches);
 // A port, which computes and checks every ICRC.
 Kind PortKind(std::string name, NetIo net_io);
+
+// The ends of a link.
+std::unique_ptr<End> MakeNear(const Kind& kind, const Where& where, uint32_t packet_bytes);
+std::unique_ptr<End> MakeFar(const Kind& kind, const Where& where, uint32_t packet_bytes);
+
+// CPU time of the calling thread.
+int64_t CpuNs();
+
+// One thread is both ends in turn, so nobody waits: `per_turn` packets at a time, and back if
+// asked. CPU ns per packet.
+double MeasureCpu(const Kind& kind, const Where& where, uint32_t packet_bytes, uint32_t per_turn,
+                  bool back, int ms);
 
 // Two threads that spin, a core each; median, µs. `packets` go each way, handed over one by one: 2
 // is what a reliable service makes of a message, which is acknowledged before it is answered.

@@ -1,7 +1,7 @@
 // What the ports cost, against sockets used by hand in the same run: bandwidth at payloads 4096 and
 // 1024, and the round trip of 8 bytes, both ends spinning.
 //
-//   udp_port_bench [--rounds N] [--ms N] [--from ADDRESS --to ADDRESS]
+//   udp_port_bench [--rounds N] [--ms N] [--from ADDRESS[@NAMESPACE] --to ADDRESS]
 //
 // "single": a system call for each packet at both ends; "bare": UDP_SEGMENT and UDP_GRO, no ICRC.
 // The ports compute and check every ICRC. Two threads, a core each: bandwidth and round trip.
@@ -9,13 +9,18 @@
 // alternate, and the best of each counts: foreign load only ever slows one down. One thread for
 // both ends: CPU time per packet and per round trip, sound on a busy machine too. Prints a table,
 // and a line of JSON for each figure.
+//
+// NAMESPACE is a network namespace's file, /proc/PID/ns/net, in which the sender's sockets are: so
+// it measures over a veth (whose MTU must hold the packets: 9000), while all threads stay here.
 #include <arpa/inet.h>
-#include <time.h>
+#include <errno.h>
+#include <fcntl.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -38,8 +43,8 @@ constexpr uint64_t kWindowBytes = 1 << 20;
 // Two threads; GB/s of payload.
 double MeasureBandwidth(const Kind& kind, const Where& where, uint32_t payload_bytes, int ms) {
   const uint32_t packet_bytes = wire::kBthBytes + payload_bytes + wire::kIcrcBytes;
-  auto sender = kind.make(where.from, where.to, packet_bytes);
-  auto receiver = kind.make(where.to, where.from, packet_bytes);
+  auto sender = MakeNear(kind, where, packet_bytes);
+  auto receiver = MakeFar(kind, where, packet_bytes);
   const uint64_t window = kWindowBytes / packet_bytes;
   alignas(64) std::atomic<uint64_t> received{0};
   alignas(64) std::atomic<bool> stop{false};
@@ -71,41 +76,9 @@ double MeasureBandwidth(const Kind& kind, const Where& where, uint32_t payload_b
   return static_cast<double>(done * payload_bytes) / elapsed_ns;
 }
 
-int64_t CpuNs() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
-
-// One thread at both ends, `per_turn` packets at a time, and back if asked; CPU ns per packet.
-double MeasureCpu(const Kind& kind, const Where& where, uint32_t packet_bytes, uint32_t per_turn,
-                  bool back, int ms) {
-  auto near = kind.make(where.from, where.to, packet_bytes);
-  auto far = kind.make(where.to, where.from, packet_bytes);
-  auto receive = [&](End* end) {
-    for (uint32_t got = 0; got < per_turn;) got += end->Receive();
-  };
-  uint64_t packets = 0;
-  const int64_t begin_ns = CpuNs();
-  int64_t now_ns = begin_ns;
-  while (now_ns < begin_ns + int64_t{ms} * 1'000'000) {
-    for (int turn = 0; turn < 16; ++turn) {
-      near->Send(per_turn);
-      receive(far.get());
-      if (back) {
-        far->Send(per_turn);
-        receive(near.get());
-      }
-      packets += per_turn;
-    }
-    now_ns = CpuNs();
-  }
-  return static_cast<double>(now_ns - begin_ns) / static_cast<double>(packets);
-}
-
 // CPU ns of a Receive that finds nothing, which every turn of an idle NIC pays.
 double MeasureEmptyReceive(const Kind& kind, const Where& where, int ms) {
-  auto end = kind.make(where.to, where.from, kSmallBytes);
+  auto end = MakeFar(kind, where, kSmallBytes);
   uint64_t calls = 0;
   const int64_t begin_ns = CpuNs();
   int64_t now_ns = begin_ns;
@@ -116,12 +89,21 @@ double MeasureEmptyReceive(const Kind& kind, const Where& where, int ms) {
   return static_cast<double>(now_ns - begin_ns) / static_cast<double>(calls);
 }
 
-Gid ParseGid(const char* text) {
+Gid ParseGid(const std::string& text) {
   uint32_t v4 = 0;
-  if (inet_pton(AF_INET, text, &v4) == 1) return Gid::FromIpv4(ntohl(v4));
+  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) return Gid::FromIpv4(ntohl(v4));
   Gid gid;
-  if (inet_pton(AF_INET6, text, gid.raw.data()) != 1) Die(std::string("no address: ") + text);
+  if (inet_pton(AF_INET6, text.c_str(), gid.raw.data()) != 1) Die("no address: " + text);
   return gid;
+}
+
+// ADDRESS[@NAMESPACE]
+void ParseFrom(const std::string& text, Where* where) {
+  const size_t at = text.find('@');
+  where->from = ParseGid(text.substr(0, at));
+  if (at == std::string::npos) return;
+  where->from_network = open(text.c_str() + at + 1, O_RDONLY | O_CLOEXEC);
+  if (where->from_network < 0) Die(text.substr(at + 1) + ": " + strerror(errno));
 }
 
 }  // namespace
@@ -133,13 +115,13 @@ int main(int argc, char** argv) {
     const std::string option = argv[i];
     if (option == "--rounds") rounds = std::max(1, atoi(argv[i + 1]));
     if (option == "--ms") ms = std::max(1, atoi(argv[i + 1]));
-    if (option == "--from") where.from = ParseGid(argv[i + 1]);
+    if (option == "--from") ParseFrom(argv[i + 1], &where);
     if (option == "--to") where.to = ParseGid(argv[i + 1]);
   }
   std::vector<Kind> kinds = {SocketKind("single", false), SocketKind("bare", true),
                              PortKind("epoll port", NetIo::kEpoll)};
   UdpPortError error;
-  if (OpenUdpPort({.addresses = {{where.from}}, .port = kBenchPort}, NetIo::kUring, &error)) {
+  if (OpenUdpPort({.addresses = {{where.to}}, .port = kBenchPort}, NetIo::kUring, &error)) {
     kinds.push_back(PortKind("io_uring port", NetIo::kUring));
   } else {
     printf("no io_uring port: %s\n", error.text.c_str());
