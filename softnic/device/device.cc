@@ -51,7 +51,7 @@ bool Device::PollPorts(Instant now, uint32_t max_packets) {
   return impl_->core.PollPorts(now, max_packets);
 }
 bool Device::FlushPorts(Instant now) { return impl_->core.FlushPorts(now); }
-bool Device::IsMidMessage() const { return impl_->core.IsMidMessage(); }
+bool Device::ExpectsPackets() const { return impl_->core.ExpectsPackets(); }
 bool Device::PreparePortsToSleep() { return impl_->core.PreparePortsToSleep(); }
 void Device::SetPortState(Instant now, uint32_t nic, bool is_up) {
   impl_->core.SetPortState(now, nic, is_up);

@@ -126,15 +126,16 @@ class Device {
   Instant PollTimeout() const;
 
   // --- networks ---------------------------------------------------------------------------------
-  // `port` carries the packets of NIC `nic` to and from a network, and outlives the device or is
-  // taken off again with nullptr.
+  // `port` carries the packets of NIC `nic` to and from a network. It is taken off with nullptr
+  // before it ends, and ends before the device does: it may have what the device lent it.
   void AttachPort(uint32_t nic, transport::PacketPort* port);
   // Takes packets in, at most `max_packets` of each port. True if there were any.
   bool PollPorts(Instant now, uint32_t max_packets);
   // Hands to the network what the turn has made. Call after Run. True if QPs have work left.
   bool FlushPorts(Instant now);
-  // The last part of a message that came or went was not the message's last: more is due soon.
-  bool IsMidMessage() const;
+  // More packets are due soon, and no client has a part in that: amid a message; when messages
+  // come one after the other without a client's doing; when room at a peer is waited for.
+  bool ExpectsPackets() const;
   // Before the caller sleeps: false if a port has something to take in already.
   bool PreparePortsToSleep();
   // IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE.

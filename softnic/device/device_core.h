@@ -91,7 +91,9 @@ class DeviceCore {
   void AttachPort(uint32_t nic, transport::PacketPort* port);
   bool PollPorts(Instant now, uint32_t max_packets);
   bool FlushPorts(Instant now);
-  bool IsMidMessage() const { return is_mid_message_; }
+  bool ExpectsPackets() const {
+    return is_mid_message_ || is_streaming_ || !peer_waiters_.empty();
+  }
   bool PreparePortsToSleep();
   void SetPortState(Instant now, uint32_t nic, bool is_up);
   void SetPortMtu(uint32_t nic, uint32_t mtu_bytes) { nics_[nic]->SetMtu(mtu_bytes); }
@@ -290,7 +292,7 @@ class DeviceCore {
   void AcceptPdu(Nic& nic, DeviceQp& qp, const transport::Pdu& pdu);
   bool JoinMerge(const DeviceQp& qp, const transport::Pdu& pdu);
   void FlushMerge(Nic& nic);
-  void NoteMessagePart(const transport::OpcodeInfo& info);
+  void NoteMessagePart(const transport::OpcodeInfo& info, bool is_received);
   void TakeMulticast(Nic& nic, const transport::Pdu& pdu);
 
   // --- schedule.cc ------------------------------------------------------------------------------
@@ -401,6 +403,9 @@ class DeviceCore {
   };
   Merge merge_;
   bool is_mid_message_ = false;  // of a network
+  // Since the last message came from a network no client has posted; and then the next one came.
+  bool may_be_streaming_ = false;
+  bool is_streaming_ = false;
   std::vector<QpRef> stalled_;                               // their port had no room
   struct HeldAck {
     QpRef qp;

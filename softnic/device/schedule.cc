@@ -26,6 +26,7 @@ bool DeviceCore::OnDoorbell(Instant now, SessionId id, uint32_t doorbell) {
   DeviceQp* qp = session->doorbells.Find(doorbell);
   if (qp == nullptr) return false;  // rung before a destroy, or at random
   qp->transport->OnDoorbell(now);
+  if (qp->transport->HasRequestWork()) may_be_streaming_ = is_streaming_ = false;
   AfterInput(*qp);
   Settle();
   return qp->transport->state() != QpState::kErr;

@@ -308,12 +308,16 @@ void DeviceCore::FlushMerge(Nic& nic) {
   }
 }
 
-void DeviceCore::NoteMessagePart(const transport::OpcodeInfo& info) {
-  if (info.is_send || info.is_write || info.is_read_response) is_mid_message_ = !info.is_last;
+void DeviceCore::NoteMessagePart(const transport::OpcodeInfo& info, bool is_received) {
+  if (!info.is_send && !info.is_write && !info.is_read_response) return;
+  is_mid_message_ = !info.is_last;
+  if (!is_received) return;
+  if (info.is_first) is_streaming_ = may_be_streaming_;
+  may_be_streaming_ = true;
 }
 
 void DeviceCore::AcceptPdu(Nic& nic, DeviceQp& qp, const Pdu& pdu) {
-  NoteMessagePart(*transport::LookUpOpcode(pdu.opcode));
+  NoteMessagePart(*transport::LookUpOpcode(pdu.opcode), true);
   if (qp.waiting.empty() && qp.transport->CanAccept(pdu)) {
     HandOver({nullptr}, qp, pdu, kNoUse);
     return;

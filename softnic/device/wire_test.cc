@@ -42,19 +42,39 @@ TEST_P(Wire, PacketsOfABatchAreOneCopy) {
   }
 }
 
-TEST_P(Wire, KnowsThatItIsAmidAMessage) {
+TEST_P(Wire, ExpectsPacketsAmidAMessage) {
   Connect(Service::kRc);
-  EXPECT_FALSE(a->device->IsMidMessage());
+  EXPECT_FALSE(a->device->ExpectsPackets());
   alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
   a->Settle();  // the window is smaller than the message
   a->device->FlushPorts(a->now);
-  EXPECT_TRUE(a->device->IsMidMessage());
-  EXPECT_FALSE(b->device->IsMidMessage());
+  EXPECT_TRUE(a->device->ExpectsPackets());
+  EXPECT_FALSE(b->device->ExpectsPackets());
   b->device->PollPorts(b->now, 16);
-  EXPECT_TRUE(b->device->IsMidMessage());
+  EXPECT_TRUE(b->device->ExpectsPackets());
   EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
-  EXPECT_FALSE(a->device->IsMidMessage());
-  EXPECT_FALSE(b->device->IsMidMessage());
+  EXPECT_FALSE(a->device->ExpectsPackets());
+  EXPECT_FALSE(b->device->ExpectsPackets());
+}
+
+TEST_P(Wire, ExpectsPacketsWhenMessagesComeWithoutAnAnswer) {
+  Connect(Service::kRc);
+  auto to_bob = [this] {
+    alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), 64, mr_a.lkey)});
+    EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  };
+  to_bob();
+  EXPECT_FALSE(b->device->ExpectsPackets()) << "one message says nothing about a next";
+  to_bob();
+  EXPECT_TRUE(b->device->ExpectsPackets()) << "nobody there has posted in between";
+  EXPECT_FALSE(a->device->ExpectsPackets());
+  b->device->PreparePortsToSleep();
+  EXPECT_FALSE(b->device->ExpectsPackets()) << "none came in time";
+  to_bob();
+  to_bob();
+  EXPECT_TRUE(b->device->ExpectsPackets());
+  bob.Post(qp_b, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(to.data(), 64, mr_b.lkey)});
+  EXPECT_FALSE(b->device->ExpectsPackets()) << "what comes next may be an answer";
 }
 
 TEST_P(Wire, SendsOfManyPacketsBringTheirImmediateAndInvalidation) {

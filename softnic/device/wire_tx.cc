@@ -41,7 +41,7 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
     return;
   }
   const bool is_response = !info.is_request;
-  NoteMessagePart(info);
+  NoteMessagePart(info, false);
   if (!is_response) sender.ack_hold.OnRequest(now_);
   const bool asks =
       is_response || sender.wire.peer == nullptr ? pdu.ack_request : CountSent(sender, pdu);
@@ -243,6 +243,7 @@ bool DeviceCore::FlushPorts(Instant now) {
 }
 
 bool DeviceCore::PreparePortsToSleep() {
+  may_be_streaming_ = is_streaming_ = false;  // what was expected has not come
   // What waits for an answer does so while the NIC is awake anyway.
   bool may_sleep = held_acks_.empty();
   for (HeldAck& held : std::exchange(held_acks_, {})) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "core/base/check.h"
+#include "softnic/engine/wakeup_cost.h"
 
 namespace verbena::softnic {
 
@@ -56,6 +57,7 @@ bool Shard::Open() {
 }
 
 void Shard::Start() {
+  spin_times_ = SpinTimes::ForWakeup(MeasureWakeupCost());
   crew_->Start([this](CopyThread& me) { Lead(me); },
                [this] {
                  attention_.store(true, std::memory_order_seq_cst);

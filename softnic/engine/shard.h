@@ -2,9 +2,10 @@
 //
 // Thread: whichever thread of the crew leads; Post, Stop and counters: any.
 //
-// Wake-up policy: spin for 50 µs after the last work, but hardly, or not at all, if a recently
-// active client last ran on this CPU (spin_policy.h). Then say "sleeping", look once more, and wait
-// in epoll. Clients that were active just before are polled again from the moment of waking.
+// Wake-up policy: spin for 50 to 200 µs after the last work, but hardly, or not at all, if a
+// recently active client last ran on this CPU (spin_policy.h). Then say "sleeping", look once more,
+// and wait in epoll. Clients that were active just before are polled again from the moment of
+// waking.
 #pragma once
 
 #include <atomic>
@@ -18,6 +19,7 @@
 #include "softnic/dma/process_dma.h"
 #include "softnic/engine/client_port.h"
 #include "softnic/engine/mailbox.h"
+#include "softnic/engine/spin_policy.h"
 #include "transport/port/packet_port.h"
 
 namespace verbena::softnic {
@@ -155,6 +157,7 @@ class Shard {
 
   std::atomic<bool> is_asleep_{false};
   std::atomic<bool> attention_{false};
+  SpinTimes spin_times_;
   std::atomic<uint64_t> turns_{0}, sleeps_{0}, wakeups_{0}, spins_{0}, short_spins_{0};
 };
 

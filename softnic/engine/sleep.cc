@@ -26,7 +26,7 @@ void Count(std::atomic<uint64_t>& counter) {
 }  // namespace
 
 Duration Shard::SpinLimit(bool* shares_cpu) {
-  SpinPolicy policy(static_cast<uint32_t>(sched_getcpu()));
+  SpinPolicy policy(static_cast<uint32_t>(sched_getcpu()), spin_times_);
   for (size_t i = 0; i < recent_.size();) {
     ClientPort* port = recent_[i];
     if (now_ - port->last_ring > kRecentlyActive) {
@@ -40,7 +40,7 @@ Duration Shard::SpinLimit(bool* shares_cpu) {
     if (port->follows && port == rang_last_) policy.ExpectLastToFollow();
     ++i;
   }
-  if (!networks_.empty() && device_->IsMidMessage()) policy.ExpectPackets();
+  if (!networks_.empty() && device_->ExpectsPackets()) policy.ExpectPackets();
   *shares_cpu = policy.SharesCpu();
   return policy.Limit();
 }

@@ -5,29 +5,45 @@
 // With a free core, spinning costs 0.1 to 0.5 µs.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/base/instant.h"
 
 namespace verbena::softnic {
 
-inline constexpr Duration kSpinMax = Microseconds(50);  // 3x a remote wake-up (13 to 18 µs)
+// Both follow from what a remote wake-up costs on this machine (wakeup_cost.h).
+struct SpinTimes {
+  static constexpr Duration kAloneMin = Microseconds(50);
+  static constexpr Duration kAloneMax = Microseconds(200);
+  static constexpr Duration kForPacketsMin = Microseconds(20);
+  static constexpr Duration kForPacketsMax = Microseconds(80);
+
+  // Nobody else wants this CPU.
+  Duration alone = kAloneMin;
+  // Packets are due, and no client has a part in that: worth as much waiting as a sleep and a
+  // remote wake-up cost.
+  Duration for_packets = kForPacketsMin;
+
+  static SpinTimes ForWakeup(Duration cost) {
+    return {{std::clamp(3 * cost.ns, kAloneMin.ns, kAloneMax.ns)},
+            {std::clamp(cost.ns, kForPacketsMin.ns, kForPacketsMax.ns)}};
+  }
+};
 // What a peer that spins on another CPU needs to see our copy and to post its answer, and some: 1
 // µs where the CPUs are near, up to 2 µs where a cache line takes 0.3 µs between them.
 inline constexpr Duration kSpinForAnswer = Nanoseconds(2'500);
-// Amid a message a peer's next batch is due, or its acknowledgement, and no client has a part in
-// that: worth as much waiting as a sleep and a remote wake-up cost.
-inline constexpr Duration kSpinForPackets = Microseconds(20);
 
 // Where the clients that were active just now last ran. The words are the clients' and may lie:
-// then the shard sleeps early, or spins for 50 µs at most.
+// then the shard sleeps early, or spins for SpinTimes::alone at most.
 //
 // A client that the shard wakes need not run where it rang. Schedulers of virtual machines that
 // keep few CPUs busy put it behind the shard that woke it. There it runs once the shard sleeps, and
 // the shard, woken by its next doorbell, finds itself on the other CPU, and so on by turns.
 class SpinPolicy {
  public:
-  explicit SpinPolicy(uint32_t own_cpu) : own_cpu_(own_cpu) {}
+  explicit SpinPolicy(uint32_t own_cpu, const SpinTimes& times = {})
+      : own_cpu_(own_cpu), times_(times) {}
 
   // `rang_last`: of all clients, this one was served last.
   void AddClient(uint32_t last_cpu, bool rang_last) {
@@ -43,8 +59,8 @@ class SpinPolicy {
 
   bool SharesCpu() const { return someone_here_ || last_follows_; }
   Duration Limit() const {
-    if (!someone_here_ && !last_follows_) return kSpinMax;
-    if (expects_packets_) return kSpinForPackets;
+    if (!someone_here_ && !last_follows_) return times_.alone;
+    if (expects_packets_) return times_.for_packets;
     // Who rang last waits for an answer. If it waits here, the answer comes from elsewhere, and to
     // wait for it is cheaper than two context switches. If it waits elsewhere, the answer is due
     // from the client that can't run while we do.
@@ -53,6 +69,7 @@ class SpinPolicy {
 
  private:
   uint32_t own_cpu_;
+  SpinTimes times_;
   bool someone_here_ = false;
   bool someone_elsewhere_ = false;
   bool last_is_here_ = false;

@@ -329,6 +329,45 @@ TEST_F(FaultTapTest, RateQueuesThenDrops) {
   EXPECT_EQ(plan_.rules()[0].firings, 5u) << "what passed at once is no fault";
 }
 
+// Whatever becomes of it: the tap copies what it keeps.
+TEST_F(FaultTapTest, WhatIsLentComesBackOnce) {
+  struct Lender final : PacketLender {
+    void TakeBack(void* block) override {
+      EXPECT_EQ(block, this);
+      ++taken_back;
+    }
+    int taken_back = 0;
+  };
+  const std::vector<std::byte> bytes = MakePacket(PduOf(1), 0);
+  for (const char* rule :
+       {"", "drop", "duplicate copies=2", "delay for=10us", "reorder packets=1", "corrupt"}) {
+    Rules(rule);
+    Lender lender;
+    OutPacket packet = AsOut(bytes, address_);
+    packet.lender = &lender;
+    packet.block = &lender;
+    ASSERT_TRUE(tap_->Send(At(0), packet)) << rule;
+    EXPECT_EQ(lender.taken_back, 1) << rule;
+    Rules("");
+    tap_->OnTimeout(At(100));
+    EXPECT_EQ(lender.taken_back, 1) << rule;
+  }
+  // Refused, it stays with its owner; taken while the port below has no room, it is copied.
+  port_.room = 0;
+  Lender lender;
+  OutPacket packet = AsOut(bytes, address_);
+  packet.lender = &lender;
+  packet.block = &lender;
+  EXPECT_FALSE(tap_->Send(At(100), packet));
+  EXPECT_EQ(lender.taken_back, 0);
+  Rules("duplicate");
+  EXPECT_TRUE(tap_->Send(At(100), packet));
+  EXPECT_EQ(lender.taken_back, 1);
+  port_.room = 10;
+  tap_->Flush(At(100));
+  EXPECT_EQ(lender.taken_back, 1);
+}
+
 TEST_F(FaultTapTest, ARefusedPacketIsJudgedOnce) {
   Rules("duplicate copies=1");
   port_.room = 1;

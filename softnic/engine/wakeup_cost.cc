@@ -1,0 +1,71 @@
+#include "softnic/engine/wakeup_cost.h"
+
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <system_error>
+#include <thread>
+
+namespace verbena::softnic {
+namespace {
+
+constexpr size_t kRounds = 9;
+// Long enough for the other thread to be asleep again, and its CPU.
+constexpr int64_t kPauseNs = 60'000;
+
+int64_t NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000ll + now.tv_nsec;
+}
+
+struct Eventfd {
+  ~Eventfd() {
+    if (fd >= 0) close(fd);
+  }
+  void Write() const { (void)!eventfd_write(fd, 1); }
+  void Await() const {
+    eventfd_t value;
+    (void)!eventfd_read(fd, &value);
+  }
+  int fd = eventfd(0, EFD_CLOEXEC);
+};
+
+}  // namespace
+
+Duration MeasureWakeupCost() {
+  Eventfd there, back;
+  if (there.fd < 0 || back.fd < 0) return {0};
+  std::atomic<int64_t> woken_ns{0};
+  std::thread sleeper;
+  try {
+    sleeper = std::thread([&] {
+      for (size_t i = 0; i < kRounds; ++i) {
+        there.Await();
+        woken_ns.store(NowNs(), std::memory_order_relaxed);
+        back.Write();
+      }
+    });
+  } catch (const std::system_error&) {
+    return {0};
+  }
+  std::array<int64_t, kRounds> costs_ns;
+  for (int64_t& cost_ns : costs_ns) {
+    // Awake meanwhile, so that it is the other CPU that sleeps.
+    for (const int64_t until_ns = NowNs() + kPauseNs; NowNs() < until_ns;) {
+    }
+    const int64_t begin_ns = NowNs();
+    there.Write();
+    back.Await();
+    cost_ns = woken_ns.load(std::memory_order_relaxed) - begin_ns;
+  }
+  sleeper.join();
+  std::nth_element(costs_ns.begin(), costs_ns.begin() + kRounds / 2, costs_ns.end());
+  return {std::max<int64_t>(costs_ns[kRounds / 2], 0)};
+}
+
+}  // namespace verbena::softnic
