@@ -91,9 +91,7 @@ class DeviceCore {
   void AttachPort(uint32_t nic, transport::PacketPort* port);
   bool PollPorts(Instant now, uint32_t max_packets);
   bool FlushPorts(Instant now);
-  bool ExpectsPackets() const {
-    return is_mid_message_ || is_streaming_ || !peer_waiters_.empty();
-  }
+  bool ExpectsPackets() const { return is_mid_message_ || is_streaming_ || !peer_waiters_.empty(); }
   bool PreparePortsToSleep();
   void SetPortState(Instant now, uint32_t nic, bool is_up);
   void SetPortMtu(uint32_t nic, uint32_t mtu_bytes) { nics_[nic]->SetMtu(mtu_bytes); }
@@ -283,6 +281,7 @@ class DeviceCore {
   void PumpTx(DeviceQp& qp);
   bool HoldAck(DeviceQp& qp, const transport::Pdu& pdu);
   void LetAckGo(DeviceQp& qp);
+  void BeginHolding();
   void GiveUpHeldAcks();
   bool PumpQueue(DeviceQp& qp, TxQueue& queue);
   void DropTx(DeviceQp& qp);
@@ -406,10 +405,13 @@ class DeviceCore {
   // Since the last message came from a network no client has posted; and then the next one came.
   bool may_be_streaming_ = false;
   bool is_streaming_ = false;
-  std::vector<QpRef> stalled_;                               // their port had no room
+  std::vector<QpRef> stalled_;  // their port had no room
   struct HeldAck {
+    Instant due() const { return (waits_from.IsNever() ? made : waits_from) + AckHold::kWait; }
+
     QpRef qp;
-    Instant due;
+    Instant made;
+    Instant waits_from = Instant::Never();  // the turn after that
   };
   std::deque<HeldAck> held_acks_;  // oldest first; some have left meanwhile
   std::map<std::pair<uint32_t, Gid>, WirePeer> wire_peers_;  // by NIC and address

@@ -153,7 +153,7 @@ Instant DeviceCore::PollTimeout() const {
   const Timer* earliest = timers_.Earliest();
   Instant due = earliest == nullptr ? Instant::Never() : earliest->deadline;
   if (!HasNetwork()) return due;
-  if (!held_acks_.empty()) due = std::min(due, held_acks_.front().due);
+  if (!held_acks_.empty()) due = std::min(due, held_acks_.front().due());
   for (const auto& nic : nics_) {
     if (nic->port != nullptr) due = std::min(due, nic->port->PollTimeout());
     if (!paced_.empty()) due = std::min(due, nic->pace.PollTimeout());
@@ -196,6 +196,7 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
 bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
   now_ = now;
   if (HasNetwork()) BeginPace();
+  if (!held_acks_.empty()) BeginHolding();
   uint32_t left = max_pdus;
   while (left > 0) {
     Session* session = ready_sessions_.PopFront();

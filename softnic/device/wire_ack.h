@@ -16,8 +16,8 @@ namespace verbena::softnic {
 
 class AckHold {
  public:
-  // A client that spins answers within 1 to 2 µs, and what it answers took the NIC 1 to 2 µs to
-  // take in. The shortest ACK timeout is 8 µs.
+  // A client that spins answers within 1 to 2 µs. Counted from the turn after the one that took in
+  // what is answered: before that no client can have seen it. The shortest ACK timeout is 8 µs.
   static constexpr Duration kWait = Microseconds(5);
   // An answer to an acknowledgement that was sent: that takes a system call, which is what waiting
   // saves.
@@ -25,7 +25,7 @@ class AckHold {
   static constexpr uint32_t kAnswersToTrust = 8;
   static constexpr uint32_t kAnswersToTrustMax = 8192;
 
-  // The QP has an acknowledgement to send. True: it waits, until due().
+  // The QP has an acknowledgement to send. True: it waits.
   bool OnAck(Instant now) {
     acked_at_ = now;
     is_holding_ = answers_ >= needed_;
@@ -33,7 +33,7 @@ class AckHold {
   }
   // The QP has a request to send.
   void OnRequest(Instant now) {
-    const bool is_answer = now - acked_at_ <= (is_holding_ ? kWait : kSoon);
+    const bool is_answer = is_holding_ || now - acked_at_ <= kSoon;
     answers_ = is_answer ? std::min(answers_ + 1, needed_) : 0;
     if (is_holding_) needed_ = std::max(needed_ - 1, kAnswersToTrust);
   }
@@ -47,7 +47,7 @@ class AckHold {
   }
 
   bool is_holding() const { return is_holding_; }
-  Instant due() const { return acked_at_ + kWait; }
+  Instant acked_at() const { return acked_at_; }
 
  private:
   Instant acked_at_{std::numeric_limits<int64_t>::min() / 2};

@@ -129,7 +129,7 @@ bool DeviceCore::HoldAck(DeviceQp& qp, const Pdu& pdu) {
       qp.service() != Service::kRc || !qp.ack_hold.OnAck(now_)) {
     return false;
   }
-  held_acks_.push_back({qp.self, qp.ack_hold.due()});
+  held_acks_.push_back({qp.self, now_});
   return qp.tx_responses.size() == 1;
 }
 
@@ -139,11 +139,22 @@ void DeviceCore::LetAckGo(DeviceQp& qp) {
   if (held_acks_.back().qp.slot == qp.self.slot) held_acks_.pop_back();
 }
 
+void DeviceCore::BeginHolding() {
+  for (size_t i = held_acks_.size(); i > 0 && held_acks_[i - 1].waits_from.IsNever(); --i) {
+    if (held_acks_[i - 1].made < now_) held_acks_[i - 1].waits_from = now_;
+  }
+}
+
 void DeviceCore::GiveUpHeldAcks() {
-  while (!held_acks_.empty() && held_acks_.front().due <= now_) {
-    DeviceQp* qp = FindQp(held_acks_.front().qp);
+  while (!held_acks_.empty() && held_acks_.front().due() <= now_) {
+    const HeldAck held = held_acks_.front();
+    // What is about to be sent may be the answer.
+    if (!ready_sessions_.IsEmpty() && now_ < held.due() + AckHold::kWait) return;
     held_acks_.pop_front();
-    if (qp == nullptr || !qp->ack_hold.is_holding() || qp->ack_hold.due() > now_) continue;
+    DeviceQp* qp = FindQp(held.qp);
+    if (qp == nullptr || !qp->ack_hold.is_holding() || qp->ack_hold.acked_at() != held.made) {
+      continue;
+    }
     qp->ack_hold.GiveUp();
     PumpTx(*qp);
   }
