@@ -127,7 +127,8 @@ class Device {
 
   // --- networks ---------------------------------------------------------------------------------
   // `port` carries the packets of NIC `nic` to and from a network. It is taken off with nullptr
-  // before it ends, and ends before the device does: it may have what the device lent it.
+  // before it ends, and, if anything was sent, ends before the device does: it may have what the
+  // device lent it.
   void AttachPort(uint32_t nic, transport::PacketPort* port);
   // Takes packets in, at most `max_packets` of each port. True if there were any.
   bool PollPorts(Instant now, uint32_t max_packets);

@@ -91,7 +91,7 @@ class DeviceCore {
   void AttachPort(uint32_t nic, transport::PacketPort* port);
   bool PollPorts(Instant now, uint32_t max_packets);
   bool FlushPorts(Instant now);
-  bool ExpectsPackets() const { return is_mid_message_ || is_streaming_ || !peer_waiters_.empty(); }
+  bool ExpectsPackets() const { return is_mid_message_ || is_streaming_ || awaits_peer_room_; }
   bool PreparePortsToSleep();
   void SetPortState(Instant now, uint32_t nic, bool is_up);
   void SetPortMtu(uint32_t nic, uint32_t mtu_bytes) { nics_[nic]->SetMtu(mtu_bytes); }
@@ -405,6 +405,7 @@ class DeviceCore {
   // Since the last message came from a network no client has posted; and then the next one came.
   bool may_be_streaming_ = false;
   bool is_streaming_ = false;
+  bool awaits_peer_room_ = false;  // some QP of peer_waiters_ began to since the NIC slept last
   std::vector<QpRef> stalled_;  // their port had no room
   struct HeldAck {
     Instant due() const { return (waits_from.IsNever() ? made : waits_from) + AckHold::kWait; }

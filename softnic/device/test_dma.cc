@@ -1,4 +1,5 @@
 #include "softnic/device/test_world.h"
+#include "transport/wire/crc32.h"
 
 namespace verbena::softnic::testing {
 
@@ -123,6 +124,8 @@ void FakeDma::CarryOut(const Job& job, DeviceCore& device, Instant now) {
       for (const transport::LocalPiece& piece : job.local_pieces) {
         std::copy_n(from, piece.bytes, piece.to);
         from += piece.bytes;
+        if (piece.crc == nullptr) continue;
+        *piece.crc = {transport::wire::UpdateCrc32(0, piece.to, piece.bytes), true};
       }
     } else if (!Scatter(job, bytes)) {
       status = DmaStatus::kDestinationFault;

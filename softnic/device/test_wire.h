@@ -31,9 +31,9 @@ class CablePort final : public transport::PacketPort {
     datagram.address = packet.address;
     datagram.bytes.assign(packet.bytes, packet.bytes + packet.length);
     datagram.bytes.resize(packet.length + transport::wire::kIcrcBytes);
-    transport::wire::StoreIcrc(
-        transport::wire::ComputeIcrc(packet.address, 0, packet.bytes, packet.length),
-        datagram.bytes.data() + packet.length);
+    transport::wire::StoreIcrc(transport::wire::ComputeIcrc(packet.address, 0, packet.bytes,
+                                                            packet.length, packet.payload),
+                               datagram.bytes.data() + packet.length);
     ++counters_.sent_packets;
     if (filter && !filter(datagram)) return packet.GiveBack();
     other->inbox.push_back(std::move(datagram));

@@ -56,6 +56,7 @@ void TxPool::GiveLent(TxPacket* packet) {
 
 void TxPool::TakeBack(void* given) {
   auto* block = static_cast<TxBlock*>(given);
+  VERBENA_CHECK(block->users != 0);
   if (--block->users != 0) return;
   Blocks& blocks = blocks_[block->size];
   block->next = blocks.free;

@@ -74,11 +74,21 @@ class TxPool final : public transport::PacketLender {
   // A packet `offset` bytes into the block.   Precondition: Has(1, …).
   TxPacket* Take(TxBlock* block, uint32_t offset);
   void Give(TxPacket* packet);
+  // Whether a port may keep the packet: half of the blocks of each size stay for packets that are
+  // being made, so that it is a port without room that holds up its QPs, and not this memory.
+  bool MayLend(const TxPacket& packet) const {
+    const Blocks& blocks = blocks_[packet.block->size];
+    const uint32_t blocks_max = kSizes[packet.block->size].blocks_max;
+    return packet.length() >= kLendBytesMin &&
+           blocks.free_count + (blocks_max - blocks.made) >= blocks_max / 2;
+  }
   // The packet is gone, and its part of the block lent: it comes back by TakeBack.
   void GiveLent(TxPacket* packet);
   void TakeBack(void* block) override;
 
  private:
+  // A shorter packet is copied by the port sooner than lent.
+  static constexpr uint32_t kLendBytesMin = 512;
   static constexpr uint32_t kPduBytesMax = kPduPayloadBytesMax + kPduPacketsMax * kTxOverheadBytes;
   // Blocks by size. A PDU takes the smallest that holds it and is to be had.
   struct Size {
@@ -86,7 +96,7 @@ class TxPool final : public transport::PacketLender {
     uint32_t blocks_max;
   };
   static constexpr std::array<Size, 4> kSizes{
-      {{256, 4096}, {4'096 + kTxOverheadBytes, 1024}, {16 * 1024, 512}, {kPduBytesMax, 256}}};
+      {{256, 4096}, {4'096 + kTxOverheadBytes, 4096}, {16 * 1024, 512}, {kPduBytesMax, 256}}};
   static constexpr uint32_t kChunkBlocks = 16;
   static constexpr uint32_t kChunkPackets = 64;
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 namespace verbena::softnic {
@@ -49,6 +50,30 @@ TEST(TxPool, SmallPdusTakeLargerBlocksWhenTheirOwnAreGone) {
   EXPECT_FALSE(pool.HasForAny());
   EXPECT_TRUE(pool.Has(1, 4'000));
   EXPECT_TRUE(pool.Has(1, 20));
+}
+
+// Ports without room must not take the memory that QPs of others need.
+TEST(TxPool, HalfOfTheBlocksOfASizeAreNeverLent) {
+  for (auto [payload_bytes, blocks_max] : {std::pair{1'000u, 4'096u}, std::pair{50'000u, 256u}}) {
+    TxPool pool;
+    uint32_t lent = 0;
+    while (true) {
+      ASSERT_TRUE(pool.Has(1, payload_bytes + kTxOverheadBytes));
+      TxPacket* packet = pool.Take(pool.TakeBlock(payload_bytes + kTxOverheadBytes), 0);
+      packet->payload_bytes = payload_bytes;
+      if (!pool.MayLend(*packet)) break;
+      pool.GiveLent(packet);
+      ++lent;
+    }
+    EXPECT_EQ(lent, blocks_max / 2);
+  }
+}
+
+TEST(TxPool, ShortPacketsAreNotLent) {
+  TxPool pool;
+  TxPacket* packet = pool.Take(pool.TakeBlock(64), 0);
+  packet->payload_bytes = 64;
+  EXPECT_FALSE(pool.MayLend(*packet));
 }
 
 TEST(TxPool, PacketsAreBoundedToo) {

@@ -91,6 +91,7 @@ void DeviceCore::WaitForPeer(DeviceQp& qp) {
   if (HasPeerRoom(qp) || qp.wire.is_waiting || !qp.transport->HasRequestWork()) return;
   qp.wire.is_waiting = true;
   peer_waiters_.push_back(qp.self);
+  awaits_peer_room_ = true;
 }
 
 // After any input to the QP: acknowledgements make room, for others too.
@@ -110,6 +111,7 @@ void DeviceCore::CountUnacked(DeviceQp& qp) {
     waiter->wire.is_waiting = false;
     if (waiter->transport->HasRequestWork()) MakeReady(*waiter);
   }
+  if (peer_waiters_.empty()) awaits_peer_room_ = false;
 }
 
 bool DeviceCore::HasPaceRoom(const DeviceQp& qp) {

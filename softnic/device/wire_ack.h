@@ -17,7 +17,7 @@ namespace verbena::softnic {
 class AckHold {
  public:
   // A client that spins answers within 1 to 2 µs. Counted from the turn after the one that took in
-  // what is answered: before that no client can have seen it. The shortest ACK timeout is 8 µs.
+  // what is answered: before that no client can have seen it.
   static constexpr Duration kWait = Microseconds(5);
   // An answer to an acknowledgement that was sent: that takes a system call, which is what waiting
   // saves.

@@ -69,6 +69,9 @@ TEST_P(PingPong, WithoutAnAnswerItLeavesInTimeAndTheNextOneAtOnce) {
   const Instant due = b->device->PollTimeout();
   EXPECT_EQ(due, b->now + AckHold::kWait);
   b->now = due;
+  b->device->Run(b->now, 64);
+  EXPECT_EQ(b->device->PollTimeout(), b->now + AckHold::kWait) << "from its next turn on";
+  b->now = b->now + AckHold::kWait;
   b->device->OnTimeout(b->now);
   Settle();
   EXPECT_EQ(sent, std::vector{transport::Opcode::kAcknowledge});
@@ -82,6 +85,7 @@ TEST_P(PingPong, TheWaitBeginsWithTheTurnInWhichAnAnswerCanCome) {
   EarnTrust();
   Ask();
   b->now = b->now + Microseconds(20);
+  b->device->OnTimeout(b->now);  // as the daemon does at the beginning of a turn
   b->device->Run(b->now, 64);
   EXPECT_EQ(b->device->PollTimeout(), b->now + AckHold::kWait);
   b->now = b->now + Nanoseconds(AckHold::kWait.ns - 1);
@@ -97,7 +101,8 @@ TEST_P(PingPong, TheWaitBeginsWithTheTurnInWhichAnAnswerCanCome) {
 TEST_P(PingPong, AnAnswerOfTheTurnInWhichTheWaitEndsIsInTime) {
   EarnTrust();
   Ask();
-  b->now = b->now + AckHold::kWait + Nanoseconds(1);
+  b->device->Run(b->now + Nanoseconds(1), 64);
+  b->now = b->now + AckHold::kWait + Nanoseconds(2);
   shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 8);
   wqe.remote_addr = reinterpret_cast<uint64_t>(from.data()) + 64;
   wqe.rkey = mr_a.rkey;
@@ -110,6 +115,7 @@ TEST_P(PingPong, AnAnswerOfTheTurnInWhichTheWaitEndsIsInTime) {
   sent.clear();
   Ask();
   EXPECT_TRUE(sent.empty());
+  b->device->Run(b->now + Nanoseconds(1), 64);
   b->now = b->now + AckHold::kWait * 2 + Nanoseconds(1);
   bob.Post(qp_b, wqe, {SgeOf(to.data(), 8, mr_b.lkey)});
   b->device->OnTimeout(b->now);
@@ -146,9 +152,12 @@ TEST_P(PingPong, AQpThatIsGoneHoldsNothingBack) {
   EarnTrust();
   Ask();
   ASSERT_EQ(bob.DoHandle(shm::CommandOp::kDestroyQp, qp_b.handle), 0);
-  b->now = b->device->PollTimeout();
-  b->device->OnTimeout(b->now);
+  for (int i = 0; i < 2; ++i) {
+    b->now = b->device->PollTimeout();
+    b->device->OnTimeout(b->now);
+  }
   EXPECT_TRUE(sent.empty());
+  EXPECT_TRUE(b->device->PollTimeout().IsNever());
 }
 
 TEST(AckHold, EachWaitInVainMakesItHarderToBelieve) {

@@ -52,6 +52,8 @@ TEST_P(Wire, ExpectsPacketsAmidAMessage) {
   EXPECT_FALSE(b->device->ExpectsPackets());
   b->device->PollPorts(b->now, 16);
   EXPECT_TRUE(b->device->ExpectsPackets());
+  b->device->PreparePortsToSleep();
+  EXPECT_FALSE(b->device->ExpectsPackets()) << "its sender may be gone";
   EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
   EXPECT_FALSE(a->device->ExpectsPackets());
   EXPECT_FALSE(b->device->ExpectsPackets());

@@ -20,8 +20,6 @@ namespace {
 
 // Packets of one QP made and not yet sent, requests and responses each: enough to fill batches.
 constexpr uint32_t kTxPerQp = 64;
-// A shorter packet is copied by the port sooner than lent.
-constexpr uint32_t kLendBytesMin = 512;
 
 }  // namespace
 
@@ -146,6 +144,7 @@ void DeviceCore::BeginHolding() {
 }
 
 void DeviceCore::GiveUpHeldAcks() {
+  BeginHolding();
   while (!held_acks_.empty() && held_acks_.front().due() <= now_) {
     const HeldAck held = held_acks_.front();
     // What is about to be sent may be the answer.
@@ -201,7 +200,7 @@ bool DeviceCore::PumpQueue(DeviceQp& qp, TxQueue& queue) {
       if (packet->crc.is_known) {
         out.payload = {packet->header_bytes, packet->payload_bytes, packet->crc.value};
       }
-      const bool is_lent = out.length >= kLendBytesMin;
+      const bool is_lent = tx_pool_.MayLend(*packet);
       if (is_lent) {
         out.lender = &tx_pool_;
         out.block = packet->block;
@@ -254,7 +253,8 @@ bool DeviceCore::FlushPorts(Instant now) {
 }
 
 bool DeviceCore::PreparePortsToSleep() {
-  may_be_streaming_ = is_streaming_ = false;  // what was expected has not come
+  // What was expected has not come.
+  is_mid_message_ = may_be_streaming_ = is_streaming_ = awaits_peer_room_ = false;
   // What waits for an answer does so while the NIC is awake anyway.
   bool may_sleep = held_acks_.empty();
   for (HeldAck& held : std::exchange(held_acks_, {})) {

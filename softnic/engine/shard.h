@@ -158,6 +158,7 @@ class Shard {
   std::atomic<bool> is_asleep_{false};
   std::atomic<bool> attention_{false};
   SpinTimes spin_times_;
+  Instant awake_since_;
   std::atomic<uint64_t> turns_{0}, sleeps_{0}, wakeups_{0}, spins_{0}, short_spins_{0};
 };
 

@@ -18,6 +18,8 @@ constexpr Duration kRecentlyActive = Milliseconds(1);
 // Each costs a store to a cache line of the client's at every sleep and waking.
 constexpr size_t kRecentPolledMax = 8;
 constexpr int kEventsPerWait = 64;
+// A client on this CPU is not kept waiting for longer by packets that follow each other.
+constexpr Duration kAwakeMax = Milliseconds(1);
 
 void Count(std::atomic<uint64_t>& counter) {
   counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -40,7 +42,9 @@ Duration Shard::SpinLimit(bool* shares_cpu) {
     if (port->follows && port == rang_last_) policy.ExpectLastToFollow();
     ++i;
   }
-  if (!networks_.empty() && device_->ExpectsPackets()) policy.ExpectPackets();
+  if (!networks_.empty() && now_ - awake_since_ < kAwakeMax && device_->ExpectsPackets()) {
+    policy.ExpectPackets();
+  }
   *shares_cpu = policy.SharesCpu();
   return policy.Limit();
 }
@@ -97,7 +101,7 @@ void Shard::Sleep() {
   }
   is_asleep_.store(false, std::memory_order_relaxed);
   now_ = ReadClock();
-  if (!has_news) last_parked_poll_ = now_;
+  if (!has_news) last_parked_poll_ = awake_since_ = now_;
   UnparkRecent();
   for (ClientPort* port : scratch_) {
     if (port->is_parked && (HasRung(*port) || port->deferred_commands != 0)) Unpark(port);

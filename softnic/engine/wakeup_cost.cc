@@ -1,5 +1,7 @@
 #include "softnic/engine/wakeup_cost.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,7 +32,8 @@ struct Eventfd {
   void Write() const { (void)!eventfd_write(fd, 1); }
   void Await() const {
     eventfd_t value;
-    (void)!eventfd_read(fd, &value);
+    while (eventfd_read(fd, &value) != 0 && errno == EINTR) {
+    }
   }
   int fd = eventfd(0, EFD_CLOEXEC);
 };
@@ -42,6 +45,11 @@ Duration MeasureWakeupCost() {
   if (there.fd < 0 || back.fd < 0) return {0};
   std::atomic<int64_t> woken_ns{0};
   std::thread sleeper;
+  // Signals are the control thread's.
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  bool is_made = true;
   try {
     sleeper = std::thread([&] {
       for (size_t i = 0; i < kRounds; ++i) {
@@ -51,8 +59,10 @@ Duration MeasureWakeupCost() {
       }
     });
   } catch (const std::system_error&) {
-    return {0};
+    is_made = false;
   }
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  if (!is_made) return {0};
   std::array<int64_t, kRounds> costs_ns;
   for (int64_t& cost_ns : costs_ns) {
     // Awake meanwhile, so that it is the other CPU that sleeps.

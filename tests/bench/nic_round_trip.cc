@@ -88,7 +88,10 @@ class Host {
     cq_ = client_->MustCreateCq();
     qp_ = client_->MustCreateQp(Service::kRc, cq_);
   }
-  ~Host() { world_.device->AttachPort(0, nullptr); }
+  ~Host() {
+    world_.device->AttachPort(0, nullptr);
+    port_.reset();  // it may have what the device lent it
+  }
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 

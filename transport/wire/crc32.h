@@ -26,7 +26,8 @@ bool HasWideClmul();
 uint32_t UpdateCrc32Clmul(uint32_t crc, const std::byte* bytes, size_t length);
 uint32_t UpdateCrc32WideClmul(uint32_t crc, const std::byte* bytes, size_t length);
 
-// Copies bytes that others may be writing to, each read once; the register after what was copied.
+// Copies bytes that others may be writing to, each read once, and naturally aligned words of 8, 4
+// or 2 bytes of the source at once; the register after what was copied.
 // Precondition: HasWideClmul(): elsewhere it takes as long as the two one after the other.
 uint32_t CopyCrc32WideClmul(uint32_t crc, std::byte* to, const std::byte* from, size_t length);
 

@@ -145,39 +145,52 @@ VERBENA_WIDE_CLMUL uint32_t UpdateCrc32WideClmul(uint32_t crc, const std::byte* 
 }
 
 // Others may write to the source meanwhile, as to any memory that a NIC reads: no race to report.
-__attribute__((target("pclmul,sse4.1,avx512f,vpclmulqdq"), no_sanitize("thread"))) uint32_t
-CopyCrc32WideClmul(uint32_t crc, std::byte* to, const std::byte* from, size_t length) {
+#define VERBENA_COPY __attribute__((always_inline, no_sanitize("thread"))) inline
+
+template <typename Word>
+VERBENA_COPY void MoveWord(std::byte*& to, const std::byte*& from, size_t& length) {
+  Word word;
+  std::memcpy(&word, from, sizeof(word));  // one load
+  std::memcpy(to, &word, sizeof(word));
+  to += sizeof(word), from += sizeof(word), length -= sizeof(word);
+}
+
+VERBENA_WIDE_CLMUL VERBENA_COPY __m512i MoveBlock(std::byte*& to, const std::byte*& from) {
+  const __m512i block = _mm512_loadu_si512(from);
+  _mm512_storeu_si512(to, block);
+  from += 64, to += 64;
+  return block;
+}
+
+VERBENA_WIDE_CLMUL __attribute__((no_sanitize("thread"))) uint32_t CopyCrc32WideClmul(
+    uint32_t crc, std::byte* to, const std::byte* from, size_t length) {
   const std::byte* begin = to;
   const size_t total = length;
-  auto move = [&to, &from ]() VERBENA_WIDE_CLMUL __attribute__((always_inline)) {
-    const __m512i block = _mm512_loadu_si512(from);
-    _mm512_storeu_si512(to, block);
-    from += 64, to += 64;
-    return block;
-  };
   const bool is_wide = length >= 512;
   __m512i a, b, c, d;
   if (is_wide) {
-    a = WithRegister(move(), crc), b = move(), c = move(), d = move();
+    a = WithRegister(MoveBlock(to, from), crc), b = MoveBlock(to, from);
+    c = MoveBlock(to, from), d = MoveBlock(to, from);
     const __m512i forward2048 = WideConstants(kForward2048);
     for (length -= 256; length >= 256; length -= 256) {
-      a = WideForward(a, forward2048, move());
-      b = WideForward(b, forward2048, move());
-      c = WideForward(c, forward2048, move());
-      d = WideForward(d, forward2048, move());
+      a = WideForward(a, forward2048, MoveBlock(to, from));
+      b = WideForward(b, forward2048, MoveBlock(to, from));
+      c = WideForward(c, forward2048, MoveBlock(to, from));
+      d = WideForward(d, forward2048, MoveBlock(to, from));
     }
   }
   // The rest is copied first, and its CRC is the copy's.
   std::byte* const rest = to;
   const size_t rest_bytes = length;
-  for (; length >= 64; length -= 64) move();
+  for (; length >= 64; length -= 64) MoveBlock(to, from);
   for (; length >= 16; length -= 16, from += 16, to += 16) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), Load(from));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
-  for (; length != 0; --length) {
-    *to++ = *from++;
-    asm volatile("" ::: "memory");  // else it becomes a call of memcpy, which is no better
-  }
+  if (length >= 8) MoveWord<uint64_t>(to, from, length);
+  if (length >= 4) MoveWord<uint32_t>(to, from, length);
+  if (length >= 2) MoveWord<uint16_t>(to, from, length);
+  if (length >= 1) MoveWord<uint8_t>(to, from, length);
   return is_wide ? FoldWideRest(a, b, c, d, rest, rest_bytes) : UpdateCrc32Clmul(crc, begin, total);
 }
 

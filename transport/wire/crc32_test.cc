@@ -5,7 +5,11 @@
 #include <gtest/gtest.h>
 #include <isa-l/crc.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "transport/wire/gf32.h"
@@ -94,6 +98,30 @@ TEST(Crc32Test, ACopyHasItsBytesAndTheirCrc) {
     EXPECT_EQ(to.front(), std::byte{0x5a});
     EXPECT_EQ(to.back(), std::byte{0x5a});
   }
+}
+
+// As a NIC reads memory that is being written to.
+TEST(Crc32Test, ACopyReadsAlignedWordsAtOnce) {
+  if (!HasWideClmul()) GTEST_SKIP() << "this processor copies first";
+  alignas(64) std::array<std::atomic<uint64_t>, 80> from{};
+  std::atomic<bool> is_done{false};
+  std::thread writer([&] {
+    for (uint64_t bits = 0; !is_done.load(std::memory_order_relaxed); bits = ~bits) {
+      for (auto& word : from) word.store(bits, std::memory_order_relaxed);
+    }
+  });
+  for (size_t words : {1, 2, 3, 7, 9, 80}) {
+    for (int i = 0; i < 20'000; ++i) {
+      std::array<uint64_t, 80> to;
+      CopyCrc32WideClmul(0, reinterpret_cast<std::byte*>(to.data()),
+                         reinterpret_cast<const std::byte*>(from.data()), 8 * words);
+      for (size_t word = 0; word < words; ++word) {
+        ASSERT_TRUE(to[word] == 0 || to[word] == ~uint64_t{0}) << words << ", " << word;
+      }
+    }
+  }
+  is_done = true;
+  writer.join();
 }
 
 TEST(Gf32Test, AProductIsTheSameWithTheInstruction) {

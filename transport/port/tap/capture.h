@@ -108,9 +108,9 @@ class CaptureTap : public TapPort, public FaultNotes {
 
   Capture* capture_;
   uint32_t interface_;
+  std::vector<std::byte> sent_;  // a copy of the packet in hand
   // The packet that Receive gave last, written at the next call: until then its bytes are good, and
   // a fault tap may have said something about it.
-  std::vector<std::byte> sent_;  // a copy of the packet in hand
   bool has_pending_ = false;
   InPacket pending_;
   Instant pending_at_;

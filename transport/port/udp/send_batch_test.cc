@@ -211,6 +211,8 @@ TEST_F(SendBatchTest, LentPacketsOfDifferentPlacesAreParts) {
     uint16_t ip_id = 0;
     EXPECT_EQ(Check(*batch, i, 0, &ip_id), IcrcCheck::kExact) << i;
   }
+  collector_.Release(batch);
+  EXPECT_EQ(lender.taken_back, 3u);
 }
 
 TEST_F(SendBatchTest, WhatIsNotSentWhenTheCollectorEndsComesBackToo) {
