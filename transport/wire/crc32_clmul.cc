@@ -167,7 +167,7 @@ VERBENA_WIDE_CLMUL __attribute__((no_sanitize("thread"))) uint32_t CopyCrc32Wide
   const std::byte* begin = to;
   const size_t total = length;
   const bool is_wide = length >= 512;
-  __m512i a, b, c, d;
+  __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
   if (is_wide) {
     a = WithRegister(MoveBlock(to, from), crc), b = MoveBlock(to, from);
     c = MoveBlock(to, from), d = MoveBlock(to, from);
