@@ -6,8 +6,6 @@
 
 namespace verbena::softnic {
 
-TxPool::TxPool() = default;
-
 bool TxPool::Has(uint32_t packets, uint32_t bytes) const {
   const auto made = static_cast<uint32_t>(packets_.size()) * kChunkPackets;
   if (free_packet_count_ + (kPacketsMax - made) < packets) return false;

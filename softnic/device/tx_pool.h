@@ -61,7 +61,7 @@ class TxPool final : public transport::PacketLender {
  public:
   static constexpr uint32_t kPacketsMax = 4096;
 
-  TxPool();
+  TxPool() = default;
   TxPool(const TxPool&) = delete;
   TxPool& operator=(const TxPool&) = delete;
 

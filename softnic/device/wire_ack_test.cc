@@ -22,11 +22,14 @@ class PingPong : public Wire {
     alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), 8, mr_a.lkey)});
     Settle();
   }
-  void Answer() {
+  void PostAnswer() {
     shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 8);
     wqe.remote_addr = reinterpret_cast<uint64_t>(from.data()) + 64;
     wqe.rkey = mr_a.rkey;
     bob.Post(qp_b, wqe, {SgeOf(to.data(), 8, mr_b.lkey)});
+  }
+  void Answer() {
+    PostAnswer();
     Settle();
   }
   void EarnTrust() {
@@ -103,10 +106,7 @@ TEST_P(PingPong, AnAnswerOfTheTurnInWhichTheWaitEndsIsInTime) {
   Ask();
   b->device->Run(b->now + Nanoseconds(1), 64);
   b->now = b->now + AckHold::kWait + Nanoseconds(2);
-  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 8);
-  wqe.remote_addr = reinterpret_cast<uint64_t>(from.data()) + 64;
-  wqe.rkey = mr_a.rkey;
-  bob.Post(qp_b, wqe, {SgeOf(to.data(), 8, mr_b.lkey)});  // rung, its turn has not come
+  PostAnswer();  // rung, its turn has not come
   b->device->OnTimeout(b->now);
   EXPECT_TRUE(sent.empty());
   Settle();
@@ -117,7 +117,7 @@ TEST_P(PingPong, AnAnswerOfTheTurnInWhichTheWaitEndsIsInTime) {
   EXPECT_TRUE(sent.empty());
   b->device->Run(b->now + Nanoseconds(1), 64);
   b->now = b->now + AckHold::kWait * 2 + Nanoseconds(1);
-  bob.Post(qp_b, wqe, {SgeOf(to.data(), 8, mr_b.lkey)});
+  PostAnswer();
   b->device->OnTimeout(b->now);
   b->device->FlushPorts(b->now);
   EXPECT_EQ(sent, std::vector{transport::Opcode::kAcknowledge});

@@ -35,23 +35,12 @@ constexpr std::array<Table, kSlices> kTables = MakeTables();
 // What i, or 256 i, zero bytes multiply a register by: x^(8 i), x^(8 256 i). Here over x^33, as
 // Step reads a product as eight bytes of a message: that shifts it by one, and the register takes a
 // message by x^32.
-struct Steps {
-  Table near{}, far{};
-};
-constexpr Steps MakeSteps() {
-  Steps steps;
+constexpr Powers MakeSteps() {
   uint32_t back = kGf32One;
   for (int i = 0; i < 33; ++i) back = DivideByX(back);
-  const uint32_t step = Power(MultiplyByX(kGf32One), 8);
-  const uint32_t far_step = Power(step, 256);
-  steps.near[0] = steps.far[0] = back;
-  for (uint32_t i = 1; i < 256; ++i) {
-    steps.near[i] = Multiply(steps.near[i - 1], step);
-    steps.far[i] = Multiply(steps.far[i - 1], far_step);
-  }
-  return steps;
+  return PowersOf(Power(MultiplyByX(kGf32One), 8), back);
 }
-constexpr Steps kSteps = MakeSteps();
+constexpr Powers kSteps = MakeSteps();
 
 uint32_t Step(uint32_t crc, uint32_t by) {
   const uint64_t product =

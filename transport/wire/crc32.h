@@ -33,8 +33,7 @@ uint32_t CopyCrc32WideClmul(uint32_t crc, std::byte* to, const std::byte* from, 
 
 // The register after `length` zero bytes more. CRCs are linear, so that of two pieces is
 // AdvanceCrc32(the first's, the second's length) ^ (the second's, started from 0).
-// Precondition: length <= kAdvanceBytesMax.
-inline constexpr size_t kAdvanceBytesMax = 0xffff;
+// Precondition: length <= 65 535.
 uint32_t AdvanceCrc32(uint32_t crc, size_t length);
 
 }  // namespace verbena::transport::wire

@@ -104,9 +104,8 @@ TEST(Crc32Test, ACopyHasItsBytesAndTheirCrc) {
 TEST(Crc32Test, ACopyReadsAlignedWordsAtOnce) {
   if (!HasWideClmul()) GTEST_SKIP() << "this processor copies first";
   alignas(64) std::array<std::atomic<uint64_t>, 80> from{};
-  std::atomic<bool> is_done{false};
-  std::thread writer([&] {
-    for (uint64_t bits = 0; !is_done.load(std::memory_order_relaxed); bits = ~bits) {
+  std::jthread writer([&from](std::stop_token stop) {
+    for (uint64_t bits = 0; !stop.stop_requested(); bits = ~bits) {
       for (auto& word : from) word.store(bits, std::memory_order_relaxed);
     }
   });
@@ -120,8 +119,6 @@ TEST(Crc32Test, ACopyReadsAlignedWordsAtOnce) {
       }
     }
   }
-  is_done = true;
-  writer.join();
 }
 
 TEST(Gf32Test, AProductIsTheSameWithTheInstruction) {

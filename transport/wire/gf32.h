@@ -3,6 +3,7 @@
 // A CRC register is such a polynomial, and a zero byte fed to it multiplies it by x^8.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 namespace verbena::transport::wire {
@@ -38,6 +39,21 @@ constexpr uint32_t Power(uint32_t base, uint32_t exponent) {
     base = Multiply(base, base);
   }
   return result;
+}
+
+// `first` times `step` to the powers i and 256 i: two look-ups give any power to 65 535.
+struct Powers {
+  std::array<uint32_t, 256> near{}, far{};
+};
+constexpr Powers PowersOf(uint32_t step, uint32_t first) {
+  Powers powers;
+  const uint32_t far_step = Power(step, 256);
+  powers.near[0] = powers.far[0] = first;
+  for (uint32_t i = 1; i < 256; ++i) {
+    powers.near[i] = Multiply(powers.near[i - 1], step);
+    powers.far[i] = Multiply(powers.far[i - 1], far_step);
+  }
+  return powers;
 }
 
 // The product before it is reduced: 63 bits, bit 62 the coefficient of x^0.

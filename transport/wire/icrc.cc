@@ -1,7 +1,6 @@
 #include "transport/wire/icrc.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "transport/wire/byte_order.h"
@@ -57,22 +56,12 @@ std::byte* AppendUdp(const PacketAddress& address, uint32_t udp_bytes, std::byte
 }
 
 // x^-8 to the powers i and 256 i: what takes i, or 256 i, zero bytes back out of a register.
-struct StepsBack {
-  std::array<uint32_t, 256> near{}, far{};
-};
-constexpr StepsBack MakeStepsBack() {
-  StepsBack steps;
+constexpr Powers MakeStepsBack() {
   uint32_t back = kGf32One;
   for (int bit = 0; bit < 8; ++bit) back = DivideByX(back);
-  uint32_t far_back = Power(back, 256);
-  steps.near[0] = steps.far[0] = kGf32One;
-  for (uint32_t i = 1; i < 256; ++i) {
-    steps.near[i] = Multiply(steps.near[i - 1], back);
-    steps.far[i] = Multiply(steps.far[i - 1], far_back);
-  }
-  return steps;
+  return PowersOf(back, kGf32One);
 }
-constexpr StepsBack kStepsBack = MakeStepsBack();
+constexpr Powers kStepsBack = MakeStepsBack();
 
 // Whether two CRCs differ as they do when only the identifications differ; if so, stores the
 // difference (XOR) of those.

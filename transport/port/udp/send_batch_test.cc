@@ -46,14 +46,13 @@ class SendBatchTest : public testing::Test {
         {.address = address_, .bytes = bytes.data(), .length = length, .corrupt_bit = corrupt_bit},
         one_by_one);
   }
-  bool AddLent(Lender* lender, size_t offset, uint32_t length, int32_t corrupt_bit = -1) {
+  bool AddLent(Lender* lender, size_t offset, uint32_t length) {
     const auto bytes = MakePacket(length, seed_++);
     std::copy(bytes.begin(), bytes.end(), lender->block.begin() + static_cast<long>(offset));
     return collector_.Add(0, endpoint_, address_,
                           {.address = address_,
                            .bytes = lender->block.data() + offset,
                            .length = length,
-                           .corrupt_bit = corrupt_bit,
                            .lender = lender,
                            .block = lender->block.data()},
                           false);
