@@ -140,16 +140,15 @@ def whole_nics(case, rounds):
 
 
 def wire(case, rounds):
-    """Over UDP on loopback, by epoll ports. For bandwidth between two daemons, and the programs
+    """Over UDP on loopback. For bandwidth between two daemons, and the programs
     wait for events: on two cores they would take turns with the daemons otherwise. Short messages
     stay in cache, as the sockets' buffers do; long ones wake the programs less often. What is worth
     more depends on the machine, so the faster counts. For the round trip between two NICs of one
     daemon, with programs that spin."""
-    by_epoll = "--net-io=epoll"
-    hosts = [Host(case.instance(nics=None, flags=[f"--nic=ip={address}", by_epoll]))
+    hosts = [Host(case.instance(nics=None, flags=[f"--nic=ip={address}"]))
              for address in ("127.0.0.1", "127.0.0.2")]
     pair = Pair(*hosts, devices=("verbena0", "verbena0"))
-    beside = Pair.beside(case.instance(flags=["--wire=1", by_epoll]))
+    beside = Pair.beside(case.instance(flags=["--wire=1"]))
     lengths = {256 << 10: 10000, 8 << 20: 400}  # and how many of them
     measured = {(backend, mtu): {length: [] for length in lengths}
                 for mtu in (4096, 1024) for backend in ("mapped", "process")}
