@@ -31,8 +31,10 @@ while read -r kind package pattern; do
   fi
 done < "$clients"
 
-# The loader really took ours: its path stands in the list.
-LD_LIBRARY_PATH=$directory ldd /usr/bin/ibv_devinfo | grep -q "libibverbs.so.1 => $directory/" ||
+# The loader really took ours: its path stands in the list. (Read whole first: a grep that stops
+# at its match would end a writer that still writes, which pipefail takes for a failure.)
+resolved=$(LD_LIBRARY_PATH=$directory ldd /usr/bin/ibv_devinfo)
+[[ $resolved == *"libibverbs.so.1 => $directory/"* ]] ||
   { echo "FAILED: ibv_devinfo does not resolve to $directory"; failed=1; }
 echo "$checked files clean; not installed:${skipped:- none}"
 exit $failed

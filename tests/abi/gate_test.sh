@@ -19,7 +19,7 @@ grep -q 'FLAGS_1.*NODELETE' <<< "$dynamic" || fail "may be unloaded under runnin
 grep -q 'BIND_NOW\|FLAGS_1.*NOW' <<< "$dynamic" || fail "binds lazily: a missing symbol shows late"
 grep -q 'RPATH\|RUNPATH' <<< "$dynamic" && fail "has a run path"
 grep -q TEXTREL <<< "$dynamic" && fail "has text relocations"
-readelf -lW "$library" | grep -q 'GNU_STACK.*RWE' && fail "has an executable stack"
+grep -q 'GNU_STACK.*RWE' <<< "$(readelf -lW "$library")" && fail "has an executable stack"
 
 # 2.31 is the glibc of Debian 11 and Ubuntu 20.04.
 newest=$(readelf -VW "$library" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -1)
