@@ -112,6 +112,7 @@ struct QpCounters {
   uint64_t duplicate_request = 0;
   uint64_t out_of_seq_request = 0;
   uint64_t rcvd_seq_err = 0;
+  uint64_t local_ack_timeout_err = 0;
   uint64_t rcvd_rnr_err = 0;
   uint64_t send_rnr_err = 0;
   uint64_t retry_exceeded_err = 0;

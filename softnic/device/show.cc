@@ -156,6 +156,7 @@ ShowRow MakeRow(const DeviceQp& qp) {
        {"duplicate_request", Number(counters.duplicate_request)},
        {"out_of_seq_request", Number(counters.out_of_seq_request)},
        {"rcvd_seq_err", Number(counters.rcvd_seq_err)},
+       {"local_ack_timeout_err", Number(counters.local_ack_timeout_err)},
        {"rcvd_rnr_err", Number(counters.rcvd_rnr_err)},
        {"send_rnr_err", Number(counters.send_rnr_err)},
        {"retry_exceeded_err", Number(counters.retry_exceeded_err)},

@@ -57,6 +57,7 @@ class CablePort final : public transport::PacketPort {
     return 0;
   }
   void LeaveGroup(const Gid& group) override { std::erase(groups, group); }
+  uint32_t receive_buffer_bytes() const override { return receive_buffer; }
   const transport::PortCounters& counters() const override { return counters_; }
 
   static constexpr uint32_t kUnlimited = ~0u;
@@ -66,6 +67,7 @@ class CablePort final : public transport::PacketPort {
   std::function<bool(Datagram&)> filter;  // false: lost
   uint32_t room = kUnlimited;             // packets until the next Flush
   uint32_t room_per_flush = kUnlimited;
+  uint32_t receive_buffer = 0;  // bytes
   std::vector<Gid> groups;
 
  private:

@@ -25,17 +25,17 @@ constexpr size_t kHeldUnackedPerQp = 2048;
 constexpr size_t kHeldPacketsMax = 8192;
 // Turns in which a QP's full backlog keeps its NIC from reading: copies get a share of each.
 constexpr uint32_t kBacklogTurns = 64;
-// What a connected QP may have unacknowledged, and all QPs to one address together: a receiving
-// socket's buffer has 416 KB where nobody raised net.core.rmem_max.
-constexpr uint32_t kWindowBytes = 256 * 1024;
-constexpr uint32_t kWindowPsnsMin = 16;
-constexpr uint32_t kWindowPsnsMax = 256;
-constexpr uint64_t kPeerBytes = 320 * 1024;
-constexpr uint64_t kAsksPerPeerBytes = 4;
-// A packet takes up more of it than its payload.
-constexpr uint64_t kPacketOverheadBytes = 1024;
+// What a connected QP may have unacknowledged, of what all QPs to its peer's address may together.
+constexpr uint64_t kWindowPsnsMin = 16;
+constexpr uint64_t kWindowPsnsMax = 1024;
+constexpr uint64_t kAsksPerRoom = 4;
 // QPs waiting for their peers that one acknowledgement looks at; they take turns.
 constexpr size_t kWaitersPerLook = 8;
+
+uint64_t LossesOf(const DeviceQp& qp) {
+  const transport::QpCounters& counters = qp.transport->counters();
+  return counters.rcvd_seq_err + counters.local_ack_timeout_err;
+}
 
 }  // namespace
 
@@ -55,8 +55,9 @@ bool DeviceCore::IsOnWire(const Nic& nic, const Gid& dgid) const {
 
 transport::PduLimits DeviceCore::LimitsTo(const DeviceQp& qp, const Gid& dgid) const {
   if (!IsOnWire(*qp.nic, dgid)) return {qp.nic->limits().max_message_bytes, 0};
-  const uint32_t window =
-      std::clamp(kWindowBytes / qp.path_mtu_bytes, kWindowPsnsMin, kWindowPsnsMax);
+  const uint64_t packets = WirePeer::RoomBytes(qp.nic->port->receive_buffer_bytes()) /
+                           (qp.path_mtu_bytes + WirePeer::kPacketOverheadBytes);
+  const auto window = static_cast<uint32_t>(std::clamp(packets, kWindowPsnsMin, kWindowPsnsMax));
   if (qp.service() != Service::kRc) return {0, window};
   return {std::min(kPduPayloadBytesMax / qp.path_mtu_bytes, kPduPacketsMax) * qp.path_mtu_bytes,
           window};
@@ -67,8 +68,11 @@ transport::PduLimits DeviceCore::LimitsTo(const DeviceQp& qp, const Gid& dgid) c
 void DeviceCore::JoinPeer(DeviceQp& qp, const Gid& dgid) {
   LeavePeer(qp);
   if (qp.service() != Service::kRc || !IsOnWire(*qp.nic, dgid)) return;
-  qp.wire.peer = &wire_peers_[{qp.nic->index(), dgid}];
-  ++qp.wire.peer->users;
+  WirePeer& peer = wire_peers_[{qp.nic->index(), dgid}];
+  if (peer.users == 0) peer.room_bytes = WirePeer::RoomBytes(qp.nic->port->receive_buffer_bytes());
+  ++peer.users;
+  qp.wire.peer = &peer;
+  qp.wire.losses = LossesOf(qp);
 }
 
 void DeviceCore::LeavePeer(DeviceQp& qp) {
@@ -82,7 +86,7 @@ void DeviceCore::LeavePeer(DeviceQp& qp) {
 
 // Who has nothing under way may always send, so that no QP waits for ever.
 bool DeviceCore::HasPeerRoom(const DeviceQp& qp) {
-  return qp.wire.peer == nullptr || qp.wire.bytes == 0 || qp.wire.peer->bytes < kPeerBytes;
+  return qp.wire.peer == nullptr || qp.wire.bytes == 0 || qp.wire.peer->bytes < qp.wire.peer->room_bytes;
 }
 
 // Whoever loses its turn for want of room: also one that was woken, and found that others had taken
@@ -98,6 +102,7 @@ void DeviceCore::WaitForPeer(DeviceQp& qp) {
 void DeviceCore::CountUnacked(DeviceQp& qp) {
   if (qp.wire.peer == nullptr) return;
   qp.wire.Update(qp.transport->UnackedPsns());
+  qp.wire.CountLosses(LossesOf(qp));
   WaitForPeer(qp);
   for (size_t n = std::min(peer_waiters_.size(), kWaitersPerLook); n > 0; --n) {
     QpRef ref = peer_waiters_.front();
@@ -150,10 +155,12 @@ bool DeviceCore::HasPacedWork() {
 bool DeviceCore::CountSent(DeviceQp& qp, const Pdu& pdu) {
   bool is_read = pdu.opcode == transport::Opcode::kReadRequest;
   uint64_t packets = static_cast<uint64_t>(pdu.psn_count.value);
-  qp.wire.Add((is_read ? pdu.dma_length : pdu.payload.length) + packets * kPacketOverheadBytes);
+  qp.wire.Add((is_read ? pdu.dma_length : pdu.payload.length) +
+              packets * WirePeer::kPacketOverheadBytes);
   qp.wire.psns = qp.transport->UnackedPsns();
   bool asks = pdu.ack_request || !HasPeerRoom(qp) ||
-              qp.wire.unasked_bytes >= kPeerBytes / kAsksPerPeerBytes / qp.wire.peer->users;
+              qp.wire.unasked_bytes >=
+                  qp.wire.peer->room_bytes / kAsksPerRoom / qp.wire.peer->users;
   if (asks) qp.wire.unasked_bytes = 0;
   return asks;
 }

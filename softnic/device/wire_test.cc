@@ -329,6 +329,51 @@ TEST_P(Wire, QpsThatShareAnAddressNeedNoTimeouts) {
   EXPECT_EQ(alice.PollAll(cq_a).size(), kQps);
 }
 
+TEST_P(Wire, ALargeSocketGetsMoreAtOnceUntilSomethingIsLost) {
+  ports[0].receive_buffer = 8 << 20;
+  Connect(Service::kRc);
+  constexpr size_t kPackets = 2 * ((kBytes + 1023) / 1024);
+  auto send = [&] {
+    for (int i = 0; i < 2; ++i) {
+      alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+    }
+    a->Settle();
+    return ports[1].inbox.size();
+  };
+  EXPECT_EQ(send(), kPackets);
+  ports[1].inbox.erase(ports[1].inbox.begin() + 10);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  EXPECT_EQ(from, to);
+  const size_t sent = send();  // and from now on no more than any socket holds
+  EXPECT_GE(sent * (1024 + WirePeer::kPacketOverheadBytes), WirePeer::kRoomBytesMin);
+  EXPECT_LT(sent, kPackets / 2);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+}
+
+TEST_P(Wire, ATimeoutIsALossToo) {
+  ports[0].receive_buffer = 8 << 20;
+  Connect(Service::kRc);
+  auto send = [&] {
+    alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+    a->Settle();
+    return ports[1].inbox.size();
+  };
+  const size_t all = send();
+  EXPECT_EQ(all, (kBytes + 1023) / 1024);
+  ports[1].inbox.clear();
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  EXPECT_EQ(from, to);
+  EXPECT_LT(send(), all);
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+}
+
+TEST(WirePeer, TakesItsSocketToBeLikeOurs) {
+  EXPECT_EQ(WirePeer::RoomBytes(0), WirePeer::kRoomBytesMin);  // not known
+  EXPECT_EQ(WirePeer::RoomBytes(2 * 212'992), WirePeer::kRoomBytesMin);
+  EXPECT_EQ(WirePeer::RoomBytes(2 << 20), 512u << 10);
+  EXPECT_EQ(WirePeer::RoomBytes(32 << 20), WirePeer::kRoomBytesMax);
+}
+
 // What a dead QP had under way to an address is no reason for others to send less.
 TEST_P(Wire, AFailedQpLeavesItsShareToOthers) {
   constexpr size_t kQps = 4;

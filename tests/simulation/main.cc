@@ -106,8 +106,10 @@ int Main(int argc, char** argv) {
     seed_under_way = seed;
     World world(MakePlan(seed), &stage, {.keeps_trace = arguments.traces && arguments.is_one});
     const bool is_good = world.Run();
-    ++runs;
-    wqes += world.stats().wqes + world.stats().receive_wqes;
+    const uint64_t run_wqes = world.stats().wqes + world.stats().receive_wqes;
+    // Where most programs die early, little happens: checked like any other, but not counted.
+    if (!is_good || run_wqes >= kWqesMin || arguments.is_one) ++runs;
+    wqes += run_wqes;
     packets += world.stats().network.sent;
     succeeded += world.stats().succeeded;
     steps += world.stats().steps;

@@ -226,6 +226,7 @@ Plan MakePlan(uint64_t seed) {
   PlanNetwork(random, plan);
   PlanIncidents(random, plan);
   plan.network.batches = seed % 2 == 1;
+  plan.network.receive_buffer_bytes = seed % 4 < 2 ? 0 : 8 << 20;
   if (plan.level != FaultLevel::kNone) return plan;
   // Nothing is lost, and nothing may look lost.
   for (PairPlan& pair : plan.pairs) {

@@ -44,6 +44,7 @@ constexpr CounterRow kCounters[] = {
     {&QpCounters::duplicate_request, "duplicate_request"},
     {&QpCounters::out_of_seq_request, "out_of_seq_request"},
     {&QpCounters::rcvd_seq_err, "rcvd_seq_err"},
+    {&QpCounters::local_ack_timeout_err, "local_ack_timeout_err"},
     {&QpCounters::rcvd_rnr_err, "rcvd_rnr_err"},
     {&QpCounters::send_rnr_err, "send_rnr_err"},
     {&QpCounters::retry_exceeded_err, "retry_exceeded_err"},

@@ -100,6 +100,9 @@ class PacketPort {
   virtual int poll_fd() const { return -1; }
   // Before the caller sleeps: false if there is something to Receive already.
   virtual bool PrepareToSleep() { return true; }
+  // What its receiving sockets hold, the smallest of them, as the kernel counts it: with the
+  // overhead of packets. 0: not known.
+  virtual uint32_t receive_buffer_bytes() const { return 0; }
   virtual const PortCounters& counters() const = 0;
   virtual const char* name() const { return "network"; }  // "epoll", "io_uring"
 };

@@ -32,22 +32,11 @@ constexpr std::array<Table, kSlices> MakeTables() {
 }
 constexpr std::array<Table, kSlices> kTables = MakeTables();
 
-// What i, or 256 i, zero bytes multiply a register by: x^(8 i), x^(8 256 i). Here over x^33, as
-// Step reads a product as eight bytes of a message: that shifts it by one, and the register takes a
-// message by x^32.
-constexpr Powers MakeSteps() {
-  uint32_t back = kGf32One;
-  for (int i = 0; i < 33; ++i) back = DivideByX(back);
-  return PowersOf(Power(MultiplyByX(kGf32One), 8), back);
-}
-constexpr Powers kSteps = MakeSteps();
+// What i, or 256 i, zero bytes multiply a register by: x^(8 i), x^(8 256 i).
+constexpr Powers kSteps = PowersOf(Power(MultiplyByX(kGf32One), 8), kGf32One);
 
 uint32_t Step(uint32_t crc, uint32_t by) {
-  const uint64_t product =
-      HasClmul() ? CarrylessMultiplyClmul(crc, by) : CarrylessMultiply(crc, by);
-  std::byte bytes[sizeof(product)];
-  std::memcpy(bytes, &product, sizeof(product));
-  return UpdateCrc32Portable(0, bytes, sizeof(bytes));
+  return HasClmul() ? MultiplyClmul(crc, by) : Multiply(crc, by);
 }
 
 }  // namespace
@@ -70,7 +59,7 @@ uint32_t UpdateCrc32Portable(uint32_t crc, const std::byte* bytes, size_t length
 
 uint32_t UpdateCrc32(uint32_t crc, const std::byte* bytes, size_t length) {
   if (length >= 512 && HasWideClmul()) return UpdateCrc32WideClmul(crc, bytes, length);
-  if (length >= 32 && HasClmul()) return UpdateCrc32Clmul(crc, bytes, length);
+  if (length >= 16 && HasClmul()) return UpdateCrc32Clmul(crc, bytes, length);
   return UpdateCrc32Portable(crc, bytes, length);
 }
 

@@ -6,6 +6,9 @@
 // A(x) B(x) x. So moving a block forward by d bits takes the constants x^(d+63) for the low half
 // and x^(d-1) for the high one.   After: V. Gopal et al., "Fast CRC Computation for Generic
 // Polynomials Using PCLMULQDQ Instruction", Intel, 2009.
+//
+// No table is read on the way: between packets, payload pushes one out of the nearest cache.
+#include <array>
 #include <cstring>
 
 #include "transport/wire/crc32.h"
@@ -36,6 +39,31 @@ constexpr FoldConstants kForward384 = ForwardBits(384);
 constexpr FoldConstants kForward512 = ForwardBits(512);
 constexpr FoldConstants kForward2048 = ForwardBits(2048);
 
+// For Barrett reduction: the polynomial, all 33 bits of it, and x^64 divided by it. Reflected, so
+// that bit i is the coefficient of x^(32-i).
+constexpr uint64_t kPolynomial33 = uint64_t{kCrc32Polynomial} << 1 | 1;
+constexpr uint64_t DivideX64() {
+  uint64_t quotient = 1;
+  uint32_t rest = kCrc32Polynomial;
+  for (int i = 1; i <= 32; ++i, rest = MultiplyByX(rest)) quotient |= uint64_t{rest & 1} << i;
+  return quotient;
+}
+constexpr uint64_t kX64Divided = DivideX64();
+static_assert(kX64Divided == 0x1'f701'1641, "as in the paper");
+constexpr uint64_t kX95 = uint64_t{Power(kX, 95)} << 32;
+constexpr uint64_t kX63 = uint64_t{Power(kX, 63)} << 32;
+
+constexpr size_t kBlockBytes = 16;
+// Shuffles of a block's bytes, 0x80 standing for a zero: those from n on move the first n bytes to
+// the end, those from 16 + n on the last 16 - n to the front.
+constexpr auto MakeShifts() {
+  std::array<uint8_t, 3 * kBlockBytes> shifts{};
+  shifts.fill(0x80);
+  for (uint8_t i = 0; i < kBlockBytes; ++i) shifts[kBlockBytes + i] = i;
+  return shifts;
+}
+alignas(64) constexpr auto kShifts = MakeShifts();
+
 #define VERBENA_CLMUL __attribute__((target("pclmul,sse4.1")))
 #define VERBENA_WIDE_CLMUL __attribute__((target("pclmul,sse4.1,avx512f,vpclmulqdq")))
 
@@ -50,19 +78,43 @@ VERBENA_CLMUL inline __m128i Forward(__m128i block, __m128i constants) {
                        _mm_clmulepi64_si128(block, constants, 0x11));
 }
 
-// The register once `block` stands for all bytes so far, and `length` < 16 bytes remain.
-VERBENA_CLMUL inline uint32_t Finish(__m128i block, const std::byte* bytes, size_t length) {
-  std::byte rest[16];
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(rest), block);
-  return UpdateCrc32Portable(UpdateCrc32Portable(0, rest, sizeof(rest)), bytes, length);
+// The polynomial of degree 63 that is the upper half of `block`, modulo CRC-32's.
+VERBENA_CLMUL inline uint32_t Reduce(__m128i block) {
+  const __m128i constants = _mm_set_epi64x(kPolynomial33, kX64Divided);
+  const __m128i low_word = _mm_set_epi32(0, 0, 0, -1);
+  const __m128i polynomial = _mm_srli_si128(block, 8);
+  __m128i quotient = _mm_clmulepi64_si128(_mm_and_si128(polynomial, low_word), constants, 0x00);
+  quotient = _mm_and_si128(quotient, low_word);
+  const __m128i multiple = _mm_clmulepi64_si128(quotient, constants, 0x10);
+  return static_cast<uint32_t>(_mm_extract_epi32(_mm_xor_si128(polynomial, multiple), 1));
 }
 
+// The register once `block` stands for all bytes: it times x^32, reduced by 32 bits at a time.
+VERBENA_CLMUL inline uint32_t Finish(__m128i block) {
+  const __m128i constants = _mm_set_epi64x(static_cast<int64_t>(kX63), static_cast<int64_t>(kX95));
+  const __m128i upper = _mm_slli_si128(_mm_srli_si128(block, 8), 4);
+  block = _mm_xor_si128(_mm_clmulepi64_si128(block, constants, 0x00), upper);
+  return Reduce(_mm_xor_si128(_mm_clmulepi64_si128(block, constants, 0x10), block));
+}
+
+// Precondition: the 16 bytes before `bytes` can be read.
 VERBENA_CLMUL inline uint32_t FoldRest(__m128i block, const std::byte* bytes, size_t length) {
   const __m128i forward128 = Constants(kForward128);
-  for (; length >= 16; bytes += 16, length -= 16) {
+  for (; length >= kBlockBytes; bytes += kBlockBytes, length -= kBlockBytes) {
     block = _mm_xor_si128(Forward(block, forward128), Load(bytes));
   }
-  return Finish(block, bytes, length);
+  if (length != 0) {
+    // The block's first bytes go forward over a block that ends with the last byte.
+    auto shift = [](size_t at) VERBENA_CLMUL {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(&kShifts[at]));
+    };
+    const __m128i first = _mm_shuffle_epi8(block, shift(length));
+    const __m128i to_front = shift(kBlockBytes + length);
+    const __m128i last = _mm_blendv_epi8(_mm_shuffle_epi8(block, to_front),
+                                         Load(bytes + length - kBlockBytes), to_front);
+    block = _mm_xor_si128(Forward(first, forward128), last);
+  }
+  return Finish(block);
 }
 
 // The four 128-bit blocks of one 512-bit one as a single block at the place of the last.
@@ -91,7 +143,7 @@ bool HasWideClmul() {
 }
 
 VERBENA_CLMUL uint32_t UpdateCrc32Clmul(uint32_t crc, const std::byte* bytes, size_t length) {
-  if (length < 16) return UpdateCrc32Portable(crc, bytes, length);
+  if (length < kBlockBytes) return UpdateCrc32Portable(crc, bytes, length);
   // The register acts as if it were part of the next four bytes.
   __m128i a = _mm_xor_si128(Load(bytes), _mm_cvtsi32_si128(static_cast<int>(crc)));
   bytes += 16, length -= 16;
@@ -194,9 +246,11 @@ VERBENA_WIDE_CLMUL __attribute__((no_sanitize("thread"))) uint32_t CopyCrc32Wide
   return is_wide ? FoldWideRest(a, b, c, d, rest, rest_bytes) : UpdateCrc32Clmul(crc, begin, total);
 }
 
-VERBENA_CLMUL uint64_t CarrylessMultiplyClmul(uint32_t a, uint32_t b) {
-  return static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_clmulepi64_si128(
-      _mm_cvtsi32_si128(static_cast<int>(a)), _mm_cvtsi32_si128(static_cast<int>(b)), 0x00)));
+VERBENA_CLMUL uint32_t MultiplyClmul(uint32_t a, uint32_t b) {
+  const __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128(static_cast<int>(a)),
+                                               _mm_cvtsi32_si128(static_cast<int>(b)), 0x00);
+  // 63 bits, the last of them x^0; and Reduce takes 64, in the upper half.
+  return Reduce(_mm_slli_si128(_mm_slli_epi64(product, 1), 8));
 }
 
 #else
@@ -213,7 +267,7 @@ uint32_t CopyCrc32WideClmul(uint32_t crc, std::byte* to, const std::byte* from, 
   std::memcpy(to, from, length);
   return UpdateCrc32Portable(crc, to, length);
 }
-uint64_t CarrylessMultiplyClmul(uint32_t a, uint32_t b) { return CarrylessMultiply(a, b); }
+uint32_t MultiplyClmul(uint32_t a, uint32_t b) { return Multiply(a, b); }
 
 #endif
 

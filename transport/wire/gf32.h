@@ -56,13 +56,7 @@ constexpr Powers PowersOf(uint32_t step, uint32_t first) {
   return powers;
 }
 
-// The product before it is reduced: 63 bits, bit 62 the coefficient of x^0.
-constexpr uint64_t CarrylessMultiply(uint32_t a, uint32_t b) {
-  uint64_t product = 0;
-  for (int i = 0; i < 32; ++i) product ^= (uint64_t{b} << i) & (0 - uint64_t{a >> i & 1});
-  return product;
-}
-// The same with the processor's instruction.   Precondition: HasClmul().
-uint64_t CarrylessMultiplyClmul(uint32_t a, uint32_t b);
+// Multiply with the processor's instruction.   Precondition: HasClmul().
+uint32_t MultiplyClmul(uint32_t a, uint32_t b);
 
 }  // namespace verbena::transport::wire

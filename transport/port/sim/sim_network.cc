@@ -89,6 +89,10 @@ int SimNetworkPort::JoinGroup(const Gid& group) {
 
 void SimNetworkPort::LeaveGroup(const Gid& group) { std::erase(groups_, group); }
 
+uint32_t SimNetworkPort::receive_buffer_bytes() const {
+  return network_->options_.receive_buffer_bytes;
+}
+
 bool SimNetworkPort::Listens(const Gid& gid) const {
   const std::vector<Gid>& names = gid.IsMulticast() ? groups_ : gids_;
   return std::find(names.begin(), names.end(), gid) != names.end();

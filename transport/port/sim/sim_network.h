@@ -52,6 +52,7 @@ struct SimNetworkOptions {
   int64_t wire_ps_per_byte = 0;
   Duration queue_max;                   // a packet that would wait longer to leave is lost; 0: none
   uint32_t inbox_packets_max = 65'536;  // arrived and not received; more are lost
+  uint32_t receive_buffer_bytes = 0;    // that ports say they have, whatever they hold
   uint32_t room_packets = 0;            // Send says "no room" after so many until Flush; 0: never
   uint32_t no_room_per_mille = 0;       // and so often for no reason of its own
   IpIdMode ip_id_mode = IpIdMode::kZero;
@@ -89,6 +90,7 @@ class SimNetworkPort final : public PacketPort {
   void LearnIpId(const InPacket& packet, uint16_t ip_id) override;
   int JoinGroup(const Gid& group) override;
   void LeaveGroup(const Gid& group) override;
+  uint32_t receive_buffer_bytes() const override;
   const PortCounters& counters() const override { return counters_; }
 
   bool has_packets() const { return !inbox_.empty() || received_next_ != received_.size(); }

@@ -27,6 +27,7 @@ class TapPort : public PacketPort {
   void LeaveGroup(const Gid& group) override { inner_->LeaveGroup(group); }
   int poll_fd() const override { return inner_->poll_fd(); }
   bool PrepareToSleep() override { return inner_->PrepareToSleep(); }
+  uint32_t receive_buffer_bytes() const override { return inner_->receive_buffer_bytes(); }
   const PortCounters& counters() const override { return inner_->counters(); }
   const char* name() const override { return inner_->name(); }
 

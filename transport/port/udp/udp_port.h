@@ -32,9 +32,7 @@ class UdpPort : public PacketPort {
   const SendErrorCounters& send_errors() const { return send_errors_; }
   // Datagrams too short for a BTH and an ICRC, dropped here.
   uint64_t runts() const { return runts_; }
-  // The smallest receive buffer among its sockets, in the kernel's accounting (twice what was
-  // asked, overhead included): what a peer may have under way without loss.
-  uint32_t receive_buffer_bytes() const;
+  uint32_t receive_buffer_bytes() const final;
 
  protected:
   explicit UdpPort(const UdpPortConfig& config);
