@@ -86,7 +86,8 @@ void DeviceCore::LeavePeer(DeviceQp& qp) {
 
 // Who has nothing under way may always send, so that no QP waits for ever.
 bool DeviceCore::HasPeerRoom(const DeviceQp& qp) {
-  return qp.wire.peer == nullptr || qp.wire.bytes == 0 || qp.wire.peer->bytes < qp.wire.peer->room_bytes;
+  const WirePeer* peer = qp.wire.peer;
+  return peer == nullptr || qp.wire.bytes == 0 || peer->bytes < peer->room_bytes;
 }
 
 // Whoever loses its turn for want of room: also one that was woken, and found that others had taken
@@ -158,9 +159,9 @@ bool DeviceCore::CountSent(DeviceQp& qp, const Pdu& pdu) {
   qp.wire.Add((is_read ? pdu.dma_length : pdu.payload.length) +
               packets * WirePeer::kPacketOverheadBytes);
   qp.wire.psns = qp.transport->UnackedPsns();
-  bool asks = pdu.ack_request || !HasPeerRoom(qp) ||
-              qp.wire.unasked_bytes >=
-                  qp.wire.peer->room_bytes / kAsksPerRoom / qp.wire.peer->users;
+  bool asks =
+      pdu.ack_request || !HasPeerRoom(qp) ||
+      qp.wire.unasked_bytes >= qp.wire.peer->room_bytes / kAsksPerRoom / qp.wire.peer->users;
   if (asks) qp.wire.unasked_bytes = 0;
   return asks;
 }
