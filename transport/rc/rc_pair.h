@@ -183,7 +183,7 @@ class RcPair {
     config.max_send_wr = config.max_recv_wr = 256;
     config.max_send_sge = config.max_recv_sge = 4;
     config.max_inline_bytes = 512;
-    config.max_rd_atomic = config.max_dest_rd_atomic = 16;
+    config.max_rd_atomic = config.max_dest_rd_atomic = 128;
     return config;
   }
 

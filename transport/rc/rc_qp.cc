@@ -198,7 +198,7 @@ void RcQp::Settle() {
       return;
     }
     if (state != WqeState::kDone) break;
-    ++window_.retired;
+    window_.Retire();
   }
   if (!attributes_.sq_draining()) return;
   const bool is_drained =

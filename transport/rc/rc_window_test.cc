@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
+#include <string>
 #include <vector>
 
 #include "transport/rc/rc_pair.h"
@@ -200,6 +202,38 @@ TEST_P(RcWindow, LimitsHoldFromOneConnectionToTheNext) {
   EXPECT_EQ(pair.fabric.pdus_sent() - before, 1u);  // one PDU of the whole message
   ASSERT_TRUE(pair.Run());
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok");
+}
+
+// As many as the window has records, over and over: a record's slot is the next one's at once.
+TEST(RcWindowRecords, AreAllInUse) {
+  for (uint32_t psns : {0, 100, 256}) {
+    RcPairOptions options;
+    options.max_unacked_psns = psns;
+    options.sq_psn = kStart.value();
+    options.max_rd_atomic = SendWindow::kRecords;
+    options.timeout_exp = 0;  // what stops for good shows
+    RcPair pair(options);
+    constexpr uint32_t kAtomics = 5 * SendWindow::kRecords / 2;
+    MemoryId from = pair.NewRegion(8 * kAtomics);
+    MemoryId to = pair.NewRegion(8);
+    std::string all;
+    for (uint32_t i = 0; i < kAtomics; ++i) {
+      SendWork work =
+          RcPair::Work(i, WrOpcode::kAtomicFetchAndAdd, {pair.memory.SgeOf(from, 8 * i, 8)});
+      work.wqe.atomic.compare_add = 1;
+      pair.Queue(kA, pair.Remote(work, to));
+      all += (all.empty() ? "" : " ") + std::to_string(i) + ":ok";
+    }
+    pair.Ring(kA);
+    ASSERT_TRUE(pair.Run());
+    EXPECT_EQ(pair.TakeCompletions(kA, kSends), all) << psns;
+    const auto& values = pair.memory.region(from).bytes;
+    for (uint32_t i = 0; i < kAtomics; ++i) {
+      uint64_t original;
+      std::memcpy(&original, values.data() + 8 * i, 8);
+      EXPECT_EQ(original, i) << psns;
+    }
+  }
 }
 
 TEST(RcWindowAcks, AreAskedForEachQuarterOfTheWindow) {

@@ -116,6 +116,12 @@ class SendWindow {
     if (chunk == nullptr) chunk = std::make_unique<Chunk>();
     return At(tail++);
   }
+  // The oldest is done. It may have been so without an acknowledgement of its own, which moves
+  // `acked`; that must not stay behind, as the record may be another WQE's next.
+  void Retire() {
+    if (acked == retired) ++acked;
+    ++retired;
+  }
   // Forgets all work, keeps the memory.
   void Clear() {
     head = retired = acked = cursor = tail = 0;
