@@ -166,6 +166,9 @@ class QpTransport {
   virtual Qpn remote_qpn() const = 0;
   // PSNs sent and not acknowledged, READ responses included, but for those to be sent again.
   virtual uint32_t UnackedPsns() const { return 0; }
+  // How often what it sent was lost on the way, as far as can be told: sequence NAKs and timeouts
+  // that made it send again, since it was made.
+  virtual uint64_t RequestsLost() const { return 0; }
   virtual const Path& path() const = 0;  // connected services
   virtual void Query(shm::QpAttr& out) const = 0;
   virtual const QpCounters& counters() const = 0;

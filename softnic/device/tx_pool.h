@@ -19,7 +19,8 @@ namespace verbena::softnic {
 
 // Packets that are made of one PDU: a batch for the port.
 inline constexpr uint32_t kPduPacketsMax = 60;
-// Their payload: what of a message is one PDU until it leaves as packets; a quarter of the window.
+// Their payload: what of a message is one PDU until it leaves as packets; a quarter of the smallest
+// window.
 inline constexpr uint32_t kPduPayloadBytesMax = 56 * 1024;
 // What a packet has beside its payload, at most: headers, pad, ICRC.
 inline constexpr uint32_t kTxOverheadBytes =

@@ -28,14 +28,12 @@ constexpr uint32_t kBacklogTurns = 64;
 // What a connected QP may have unacknowledged, of what all QPs to its peer's address may together.
 constexpr uint64_t kWindowPsnsMin = 16;
 constexpr uint64_t kWindowPsnsMax = 1024;
+// Sent before an acknowledgement is asked for: in time also where the first burst is too much for
+// the peer, and what nobody asked for never fills the room that a loss leaves.
+constexpr uint64_t kUnaskedBytesMax = WirePeer::kRoomBytesMin / 2;
 constexpr uint64_t kAsksPerRoom = 4;
 // QPs waiting for their peers that one acknowledgement looks at; they take turns.
 constexpr size_t kWaitersPerLook = 8;
-
-uint64_t LossesOf(const DeviceQp& qp) {
-  const transport::QpCounters& counters = qp.transport->counters();
-  return counters.rcvd_seq_err + counters.local_ack_timeout_err;
-}
 
 }  // namespace
 
@@ -72,7 +70,7 @@ void DeviceCore::JoinPeer(DeviceQp& qp, const Gid& dgid) {
   if (peer.users == 0) peer.room_bytes = WirePeer::RoomBytes(qp.nic->port->receive_buffer_bytes());
   ++peer.users;
   qp.wire.peer = &peer;
-  qp.wire.losses = LossesOf(qp);
+  qp.wire.losses = qp.transport->RequestsLost();
 }
 
 void DeviceCore::LeavePeer(DeviceQp& qp) {
@@ -103,7 +101,7 @@ void DeviceCore::WaitForPeer(DeviceQp& qp) {
 void DeviceCore::CountUnacked(DeviceQp& qp) {
   if (qp.wire.peer == nullptr) return;
   qp.wire.Update(qp.transport->UnackedPsns());
-  qp.wire.CountLosses(LossesOf(qp));
+  qp.wire.CountLosses(qp.transport->RequestsLost());
   WaitForPeer(qp);
   for (size_t n = std::min(peer_waiters_.size(), kWaitersPerLook); n > 0; --n) {
     QpRef ref = peer_waiters_.front();
@@ -159,17 +157,18 @@ bool DeviceCore::CountSent(DeviceQp& qp, const Pdu& pdu) {
   qp.wire.Add((is_read ? pdu.dma_length : pdu.payload.length) +
               packets * WirePeer::kPacketOverheadBytes);
   qp.wire.psns = qp.transport->UnackedPsns();
-  bool asks =
-      pdu.ack_request || !HasPeerRoom(qp) ||
-      qp.wire.unasked_bytes >= qp.wire.peer->room_bytes / kAsksPerRoom / qp.wire.peer->users;
+  const WirePeer& peer = *qp.wire.peer;
+  const uint64_t unasked_max = std::min(peer.room_bytes / kAsksPerRoom, kUnaskedBytesMax);
+  const bool asks =
+      pdu.ack_request || !HasPeerRoom(qp) || qp.wire.unasked_bytes >= unasked_max / peer.users;
   if (asks) qp.wire.unasked_bytes = 0;
   return asks;
 }
 
 // --- in ------------------------------------------------------------------------------------------
 
-// Of what comes again, a window is enough. What does not is worth some memory while a copy that
-// took too long is carried on by another thread.
+// What does not come again is worth some memory while a copy that took too long is carried on by
+// another thread. Of what does, so much is kept as waits for one copy.
 bool DeviceCore::MayHoldMore(const DeviceQp& qp) const {
   return qp.service() != Service::kRc && qp.waiting.size() < kHeldUnackedPerQp &&
          held_packets_ < kHeldPacketsMax;

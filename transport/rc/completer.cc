@@ -266,7 +266,8 @@ bool Completer::FlushOne(Completion& out) {
   if (!placements_.IsEmpty()) return false;
   if (w_->head != w_->tail) {
     const SendRecord& rec = w_->At(w_->head);
-    w_->retired = ++w_->head;
+    ++w_->head;
+    w_->Retire();
     host_->ReleaseSend(1);
     // One WQE fails; what follows it is flushed, even if it had a fault of its own.
     if (rec.state == WqeState::kError && !failure_told_) {

@@ -48,6 +48,7 @@ class RcQp final : public QpTransport {
   uint32_t UnackedPsns() const override;
   const Path& path() const override { return attributes_.path(); }
   void Query(shm::QpAttr& out) const override;
+  uint64_t RequestsLost() const override { return requester_.requests_lost(); }
   const QpCounters& counters() const override { return counters_; }
 
  private:

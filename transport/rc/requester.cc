@@ -18,6 +18,9 @@ constexpr int32_t kPsnsInFlightMax = (1 << 23) - 1;
 // all of it again, and a quarter of the window opens before the rest of it is used up.
 constexpr int32_t kAckRequestEveryPsns = 64;
 constexpr int32_t kAckRequestsPerWindow = 4;
+// What READ requests ask for at once; more of them fill a larger window. A QP with nothing under
+// way may always send, and all responses come to one socket.
+constexpr int32_t kReadBytesMax = 512 * 1024;
 
 bool IsSend(WrOpcode opcode) {
   return opcode == WrOpcode::kSend || opcode == WrOpcode::kSendWithImm ||
@@ -88,8 +91,9 @@ void Requester::ApplyWindow() {
   ack_request_every_psns_ =
       std::clamp(window_psns_ / kAckRequestsPerWindow, 1, kAckRequestEveryPsns);
   // Two halves keep responses coming while the next request travels, if the peer may have two.
+  const int32_t most_psns = std::min(window_psns_, kReadBytesMax >> mtu_shift_);
   const int32_t read_psns =
-      attributes_->max_rd_atomic() > 1 ? std::max(window_psns_ / 2, 1) : window_psns_;
+      attributes_->max_rd_atomic() > 1 ? std::max(most_psns / 2, 1) : most_psns;
   const uint64_t read_bytes = uint64_t{static_cast<uint32_t>(read_psns)} << mtu_shift_;
   if (read_bytes < UINT32_MAX) read_request_bytes_max_ = static_cast<uint32_t>(read_bytes);
 }

@@ -57,6 +57,8 @@ class Requester {
   // Part of a message was acknowledged.
   void OnPartAcked(SendRecord& rec);
   bool has_credit_limit() const { return has_credit_limit_; }
+  // As QpTransport::RequestsLost.
+  uint64_t requests_lost() const { return requests_lost_; }
   // What the peer said of its receive queue, in an acknowledgement of all messages up to `msn`.
   void OnCredits(Msn msn, uint8_t credit_code);
   // Where in its message the READ request ends that asks for the byte at `offset`.
@@ -128,6 +130,7 @@ class Requester {
   // An implied NAK was acted on and nothing new came since: the responses still under way from
   // before would each imply the same NAK again.
   bool implied_nak_served_ = false;
+  uint64_t requests_lost_ = 0;
   Instant ack_deadline_ = Instant::Never();
   Instant rnr_deadline_ = Instant::Never();
 };
