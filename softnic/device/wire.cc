@@ -25,9 +25,6 @@ constexpr size_t kHeldUnackedPerQp = 2048;
 constexpr size_t kHeldPacketsMax = 8192;
 // Turns in which a QP's full backlog keeps its NIC from reading: copies get a share of each.
 constexpr uint32_t kBacklogTurns = 64;
-// What a connected QP may have unacknowledged, of what all QPs to its peer's address may together.
-constexpr uint64_t kWindowPsnsMin = 16;
-constexpr uint64_t kWindowPsnsMax = 1024;
 // Sent before an acknowledgement is asked for: in time also where the first burst is too much for
 // the peer, and what nobody asked for never fills the room that a loss leaves.
 constexpr uint64_t kUnaskedBytesMax = WirePeer::kRoomBytesMin / 2;
@@ -53,9 +50,10 @@ bool DeviceCore::IsOnWire(const Nic& nic, const Gid& dgid) const {
 
 transport::PduLimits DeviceCore::LimitsTo(const DeviceQp& qp, const Gid& dgid) const {
   if (!IsOnWire(*qp.nic, dgid)) return {qp.nic->limits().max_message_bytes, 0};
-  const uint64_t packets = WirePeer::RoomBytes(qp.nic->port->receive_buffer_bytes()) /
-                           (qp.path_mtu_bytes + WirePeer::kPacketOverheadBytes);
-  const auto window = static_cast<uint32_t>(std::clamp(packets, kWindowPsnsMin, kWindowPsnsMax));
+  // One QP may fill the room alone: that is 64 packets of 4096 bytes to 1024 of 256.
+  const auto window =
+      static_cast<uint32_t>(WirePeer::RoomBytes(qp.nic->port->receive_buffer_bytes()) /
+                            (qp.path_mtu_bytes + WirePeer::kPacketOverheadBytes));
   if (qp.service() != Service::kRc) return {0, window};
   return {std::min(kPduPayloadBytesMax / qp.path_mtu_bytes, kPduPacketsMax) * qp.path_mtu_bytes,
           window};

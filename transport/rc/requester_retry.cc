@@ -85,13 +85,13 @@ void Requester::Retry(Instant now, const RequesterInput& input) {
   // While the peer is given time, all from the packet it could not take on waits to be sent again.
   // Kernel rxe complains about the packets behind that one, too: no loss, and no retry used.
   if (input.event == RequesterEvent::kSequenceNak && !rnr_deadline_.IsNever()) return;
-  if (input.event != RequesterEvent::kImpliedNak) ++requests_lost_;
   // A timeout is news of its own; implied NAKs for one loss count once.
   if (input.event == RequesterEvent::kImpliedNak) {
     if (implied_nak_served_) return;
     implied_nak_served_ = true;
-  } else if (input.event == RequesterEvent::kTimeout) {
-    implied_nak_served_ = false;
+  } else {
+    ++requests_lost_;
+    if (input.event == RequesterEvent::kTimeout) implied_nak_served_ = false;
   }
   if (retries_left_ == 0) {
     ack_deadline_ = Instant::Never();
