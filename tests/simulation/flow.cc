@@ -17,6 +17,7 @@ constexpr uint32_t kPatternTail = 64 * 1024;  // more than any message is long
 constexpr uint32_t kInlineBytesMax = World::kInlineBytes;
 constexpr uint32_t kUnsignaledRunMax = 3;
 constexpr uint32_t kSpareBytes = 64;
+constexpr uint32_t kDeepReadBytesMax = 32;
 constexpr uint32_t kReceivesAhead = 4;  // more than there are senders of datagrams
 
 std::vector<std::byte> MakePattern() {
@@ -45,7 +46,8 @@ Flow::Flow(World* world, End* from, End* to, uint32_t id, uint64_t seed, const E
       service_(from->service),
       random_(seed),
       mtu_bytes_(from->mtu_bytes),
-      message_bytes_max_(message_bytes_max) {
+      message_bytes_max_(message_bytes_max),
+      is_deep_(plan.is_deep) {
   local_.bytes = 8 * (message_bytes_max + 2 * kMarginBytes) + 8 * 1024;
   remote_.bytes = 6 * (message_bytes_max + 2 * kMarginBytes) + 4 * 1024;
   if (plan.ends_badly) bad_index_ = plan.ops / 2 + random_.Below(plan.ops / 2);
@@ -71,7 +73,8 @@ void Flow::Generate(uint32_t count) {
     unsignaled = is_signaled ? 0 : unsignaled + 1;
     if (is_signaled) op.flags |= shm::kSendSignaled;
     if (random_.Chance(100)) op.flags |= shm::kSendSolicited;
-    if (service_ == Service::kRc && random_.Chance(80)) op.flags |= shm::kSendFence;
+    const uint32_t fence_per_mille = is_deep_ ? 2 : 80;
+    if (service_ == Service::kRc && random_.Chance(fence_per_mille)) op.flags |= shm::kSendFence;
     if (op.TakesReceive()) {
       op.message = static_cast<uint32_t>(messages_.size());
       messages_.push_back(i);
@@ -111,7 +114,9 @@ void Flow::GenerateKind(Op& op) {
 }
 
 void Flow::GenerateRc(Op& op) {
-  const uint32_t kind = random_.Below(100);
+  // Deep: mostly what is answered, and short.
+  const uint32_t kind =
+      is_deep_ && random_.Chance(950) ? 62 + random_.Below(38) : random_.Below(100);
   if (kind < 18) {
     op.opcode = WrOpcode::kSend;
   } else if (kind < 27) {
@@ -134,6 +139,7 @@ void Flow::GenerateRc(Op& op) {
     op.opcode = WrOpcode::kRdmaWriteWithImm;
   } else if (kind < 84) {
     op.opcode = WrOpcode::kRdmaRead;
+    if (is_deep_) op.length = random_.Below(kDeepReadBytesMax + 1);
   } else if (kind < 92) {
     op.opcode = WrOpcode::kAtomicFetchAndAdd;
   } else if (kind < 96) {

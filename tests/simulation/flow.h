@@ -110,6 +110,7 @@ class Flow {
 
   // Posts up to `max` requests that may be posted now; returns how many.
   uint32_t Post(Instant now, uint32_t max);
+  bool is_deep() const { return is_deep_; }
   bool HasMore() const { return next_post_ < ops_.size(); }
   bool MayPost() const;
   bool IsFinished() const { return next_done_ == next_post_ && !HasMore(); }
@@ -196,6 +197,7 @@ class Flow {
   transport::sim::SimRandom random_;
   const uint32_t mtu_bytes_;
   const uint32_t message_bytes_max_;
+  const bool is_deep_;
   uint32_t bad_index_ = ~0u;
   uint32_t spare_keys_wanted_ = 0;
   uint32_t own_keys_wanted_ = 0;  // spare regions of its own, for LOCAL_INV

@@ -13,6 +13,8 @@ using transport::sim::SimRandom;
 constexpr uint32_t kClientsMin = 3;
 // Longest virtual time in which faults happen; retries of the shortest timeouts end well inside.
 constexpr int64_t kFaultyUsMax = 60'000;
+// More than a QP's window has records, a few times over.
+constexpr uint32_t kDeepOps = 400;
 
 uint32_t Between(SimRandom& random, uint32_t low, uint32_t high) {
   return low + random.Below(high - low + 1);
@@ -71,6 +73,17 @@ uint32_t MessageBytesMax(SimRandom& random, uint32_t path_mtu_code) {
   const uint32_t mtu_bytes = 128u << path_mtu_code;
   if (random.Chance(60)) return mtu_bytes * (mtu_bytes <= 512 ? 24 : 6);
   return mtu_bytes * (mtu_bytes <= 512 ? 6 : mtu_bytes == 1024 ? 4 : 2) + 3;
+}
+
+// All that a QP may have under way is, which fences, pieces and short queues prevent elsewhere.
+void PlanDeep(SimRandom& random, Plan& plan) {
+  if (!random.Chance(150)) return;
+  PairPlan& pair = plan.pairs[random.Below(3)];
+  EndPlan& end = pair.ends[random.Below(2)];
+  end.is_deep = true;
+  end.sq_depth = 256;
+  end.ops += kDeepOps;
+  for (EndPlan& each : pair.ends) each.max_rd_atomic = 128;
 }
 
 void PlanConnections(SimRandom& random, Plan& plan) {
@@ -223,6 +236,7 @@ Plan MakePlan(uint64_t seed) {
   PlanHosts(random, plan);
   PlanConnections(random, plan);
   PlanWork(random, plan);
+  PlanDeep(random, plan);
   PlanNetwork(random, plan);
   PlanIncidents(random, plan);
   plan.network.batches = seed % 2 == 1;
@@ -248,6 +262,7 @@ Plan MakeQuietPlan(uint64_t seed, bool is_local) {
   }
   PlanConnections(random, plan);
   PlanWork(random, plan);
+  PlanDeep(random, plan);
   for (PairPlan& pair : plan.pairs) {
     for (EndPlan& end : pair.ends) {
       end.rnr_retry_count = end.retry_count = 7;

@@ -38,6 +38,7 @@ struct EndPlan {
   uint8_t max_rd_atomic = 4;
   uint32_t ops = 0;  // that it sends
   bool ends_badly = false;
+  bool is_deep = false;  // keeps as many short READs and atomics under way as a QP can
   // Unreliable services: this receive has room for next to nothing. ~0: none.
   uint32_t short_receive = ~0u;
 };

@@ -22,6 +22,7 @@ constexpr Duration kLivenessBound = Seconds(60);
 constexpr uint32_t kPacketsPerTurn = 64;
 constexpr uint32_t kPdusPerTurn = 64;
 constexpr uint32_t kWqesPerPost = 6;
+constexpr uint32_t kWqesPerDeepPost = 64;
 constexpr size_t kTraceLines = 60;
 constexpr uint32_t kWakeNsMax = 8'000;
 
@@ -346,7 +347,8 @@ bool World::PostWork(ClientState& state) {
       any |= end->own_receiver->Post(now_) != 0;
     }
     if (end->flow->MayPost() && random_.Chance(400)) {
-      any |= end->flow->Post(now_, 1 + random_.Below(kWqesPerPost)) != 0;
+      const uint32_t most = end->flow->is_deep() ? kWqesPerDeepPost : kWqesPerPost;
+      any |= end->flow->Post(now_, 1 + random_.Below(most)) != 0;
     }
   }
   return any;
@@ -380,8 +382,11 @@ void World::OnEndFailed(End* end) {
   Trace("QP " + std::to_string(end->number) + " has failed");
   // What a dead QP is given is only flushed: a few of it will do, unless there is little else.
   uint64_t wqes = 0;
-  for (const Flow* flow : flows_) wqes += flow->planned();
-  if (wqes - end->flow->planned() + end->flow->posted() >= kWqesMin) end->flow->CutShort();
+  for (const Flow* flow : flows_) {
+    const bool may_crash = plan_.has_crash && flow->from()->plan.client == plan_.crashed_client;
+    wqes += may_crash || flow == end->flow.get() ? flow->posted() : flow->planned();
+  }
+  if (wqes >= kWqesMin) end->flow->CutShort();
   // The unreliable services go on receiving in SQE.
   if (end->service == Service::kRc && end->own_receiver != nullptr) end->own_receiver->Stop();
 }

@@ -36,6 +36,7 @@ TEST(RcLoss, LostMiddleIsNakedAndSentAgain) {
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok");
   EXPECT_EQ(pair.qps[kA]->counters().rcvd_seq_err, 1u);
   EXPECT_EQ(pair.qps[kB]->counters().out_of_seq_request, 2u);
+  EXPECT_EQ(pair.qps[kA]->RequestsLost(), 1u);
   EXPECT_LT(pair.fabric.now(), Instant{0} + Microseconds(100));  // no timer was needed
 }
 
@@ -102,6 +103,7 @@ TEST(RcLoss, ReadResumesAtTheFirstMissingResponse) {
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok");
   ASSERT_EQ(requests.size(), 2u);  // the responses past the gap imply one NAK, not four
   EXPECT_EQ(Psn::Delta(requests[0], requests[1]).value, 3);
+  EXPECT_EQ(pair.qps[kA]->RequestsLost(), 0u);  // a lost response says nothing of the way there
 }
 
 TEST(RcLoss, AckPastAReadImpliesThatItsResponseWasLost) {
@@ -193,6 +195,7 @@ TEST(RcLoss, ReceiverNotReadyIsRetriedAfterItsTimer) {
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok 2:ok");
   EXPECT_EQ(pair.TakeCompletions(kB, kReceives), "7:ok 8:ok");
   EXPECT_GE(pair.fabric.now() - naked, RnrDelay(12));
+  EXPECT_EQ(pair.qps[kA]->RequestsLost(), 0u);
   EXPECT_EQ(pair.qps[kB]->counters().send_rnr_err, 1u);
 }
 
