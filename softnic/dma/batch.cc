@@ -113,14 +113,19 @@ bool ProcessDma::TakeFromLane(uint32_t lane, CopyUnit* unit, uint64_t* bytes, ui
 }
 
 // Round-robin over lanes, so that a stream of large copies delays others by one system call each.
+// Whose lane did not fit into this unit begins one of the next: only who begins loses its turn.
 // False: there was nothing for a unit; *mapped_bytes grows by what was moved without one.
 bool ProcessDma::BuildUnit(CopyUnit* unit, uint64_t* mapped_bytes) {
   uint64_t bytes = 0;
   uint32_t reads = 0, writes = 0;
-  for (uint32_t i = 0; i < kLanes && lane_mask_ != 0; ++i) {
-    uint64_t rotated = std::rotr(lane_mask_, static_cast<int>(next_lane_));
-    uint32_t lane = (next_lane_ + static_cast<uint32_t>(std::countr_zero(rotated))) % kLanes;
-    next_lane_ = (lane + 1) % kLanes;
+  uint32_t from = next_lane_;
+  uint64_t untried = ~uint64_t{0};
+  while ((lane_mask_ & untried) != 0) {
+    const uint64_t rotated = std::rotr(lane_mask_ & untried, static_cast<int>(from));
+    const uint32_t lane = (from + static_cast<uint32_t>(std::countr_zero(rotated))) % kLanes;
+    untried &= ~(uint64_t{1} << lane);
+    from = (lane + 1) % kLanes;
+    if (unit->count == 0) next_lane_ = from;
     if (!TakeFromLane(lane, unit, &bytes, &reads, &writes)) break;
   }
   if (unit->count == 0) *mapped_bytes += bytes;

@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <string>
@@ -41,6 +42,13 @@ class DmaTest : public DmaFixture {
   void Copy(uint64_t stream, uint64_t cookie, std::vector<DmaSegment> from,
             std::vector<DmaSegment> to, uint32_t length, uint64_t from_offset = 0,
             uint64_t to_offset = 0) {
+    std::lock_guard lock(mutex_);
+    Submit(stream, cookie, from, to, length, from_offset, to_offset);
+  }
+  // Precondition: mutex_ is held.
+  void Submit(uint64_t stream, uint64_t cookie, const std::vector<DmaSegment>& from,
+              const std::vector<DmaSegment>& to, uint32_t length, uint64_t from_offset = 0,
+              uint64_t to_offset = 0) {
     DmaRequest request;
     request.source.length = length;
     request.source.segments = from.data();
@@ -49,7 +57,6 @@ class DmaTest : public DmaFixture {
     request.destination = to.data();
     request.destination_count = static_cast<uint16_t>(to.size());
     request.destination_offset = to_offset;
-    std::lock_guard lock(mutex_);
     dma_.Submit(stream, cookie, request);
   }
 
@@ -154,6 +161,43 @@ TEST_F(DmaTest, ManySmallOperationsShareSystemCallsAndKeepOrder) {
   for (uint64_t i = 0; i < 16; ++i) EXPECT_EQ(done[i].cookie, i);
   EXPECT_EQ(Peek(b, b.addr(), 1), "p");
   EXPECT_EQ(dma_.units(), 1u);
+}
+
+// What does not fit together is carried out by turns, however soon each of them comes again.
+TEST_F(DmaTest, StreamsThatDoNotFitTogetherTakeTurns) {
+  for (uint32_t count : {2u, 3u, 4u, 5u}) {
+    std::vector<std::unique_ptr<TestTarget>> targets;
+    std::vector<MemoryId> regions;
+    for (uint32_t i = 0; i < count; ++i) {
+      const SessionId session = 100 * count + i;
+      targets.push_back(std::make_unique<TestTarget>(kPage));
+      Attach(session, *targets[i]);
+      regions.push_back(Add(session, targets[i]->addr(), kPage));
+    }
+    auto submit = [&](uint64_t i) {
+      const uint64_t addr = targets[i]->addr();
+      Submit(i + 1, i, {{regions[i], 64, addr}}, {{regions[i], 64, addr + 1024}}, 64);
+    };
+    constexpr uint32_t kTurnsEach = 50;
+    std::vector<uint32_t> turns(count);
+    uint32_t left = kTurnsEach * count;
+    {
+      std::lock_guard lock(mutex_);
+      batch_bytes_ = 1;  // one system call each way
+      after_batch_ = [&] {
+        for (const ProcessDma::Done& done : PollAll()) {
+          ++turns[done.cookie];
+          if (left != 0 && --left >= count) submit(done.cookie);
+        }
+      };
+      for (uint32_t i = 0; i < count; ++i) submit(i);
+    }
+    Run();
+    EXPECT_EQ(left, 0u);
+    for (uint32_t each : turns) EXPECT_EQ(each, kTurnsEach) << count << " streams";
+    std::lock_guard lock(mutex_);
+    after_batch_ = nullptr;
+  }
 }
 
 TEST_F(DmaTest, ReadAfterWriteWithinOneProcessSeesTheWrite) {

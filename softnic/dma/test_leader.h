@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -28,10 +29,11 @@ class DmaFixture : public ::testing::Test {
                      [&] { return crew_.IsStopping() || wants_run_; });
       if (!wants_run_.exchange(false)) continue;  // nothing moves before it is told to
       while (dma_.HasWork()) {
-        if (dma_.RunBatch(me, 1 << 20) == ProcessDma::Batch::kDeposed) {
+        if (dma_.RunBatch(me, batch_bytes_) == ProcessDma::Batch::kDeposed) {
           lock.release()->unlock();
           return;
         }
+        if (after_batch_) after_batch_();
       }
       idle_ = true;
       wake_.notify_all();
@@ -69,6 +71,8 @@ class DmaFixture : public ::testing::Test {
   std::condition_variable wake_;
   std::atomic<bool> wants_run_{false};
   bool idle_ = false;
+  uint64_t batch_bytes_ = 1 << 20;
+  std::function<void()> after_batch_;  // with the mutex held
 };
 
 }  // namespace verbena::softnic
