@@ -101,6 +101,7 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
     if (transport::IsLinkLocal(address.gid)) link_local = address.gid;
     network->config.addresses.push_back({address.gid, interface->index});
   }
+  network->given = network->config.addresses.size();
   // As on a host's real NIC, the interface's link-local address is GID 0.
   if (const InterfaceAddress* found = list.LinkLocalOf(first->index);
       link_local.IsZero() && found != nullptr && found->usable) {
@@ -228,10 +229,10 @@ const Interface* Networks::InterfaceOf(const transport::UdpAddress& address) con
 }
 
 bool Networks::IsUsable(const Network& network) const {
-  // One address is enough: kernels take the IPv6 ones from an interface that goes down, and whether
-  // somebody gives them back must not keep IPv4 from working.
-  for (const transport::UdpAddress& address : network.config.addresses) {
-    const Interface* interface = InterfaceOf(address);
+  // One address of those given is enough: kernels take the IPv6 ones from an interface that goes
+  // down, and whether somebody gives them back must not keep IPv4 from working.
+  for (size_t i = 0; i < network.given; ++i) {
+    const Interface* interface = InterfaceOf(network.config.addresses[i]);
     if (interface != nullptr && interface->up && interface->running &&
         transport::PathMtuFor(interface->mtu) != 0) {
       return true;
@@ -268,7 +269,8 @@ void Networks::LookAtInterfaces(const Log& log) {
     if (is_up == network->is_up) continue;
     network->is_up = is_up;
     log.Info(network->name +
-             (is_up ? ": its interface is back" : ": its interface is down or gone"));
+             (is_up ? ": its interface is back"
+                    : ": its interface is down or gone, or has none of its addresses"));
     shard_->Post([device = device_, shard = shard_, nic = network->nic, is_up] {
       device->SetPortState(shard->now(), nic, is_up);
     });

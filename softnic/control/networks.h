@@ -58,6 +58,7 @@ class Networks {
     uint32_t nic = 0;
     std::string name;
     transport::UdpPortConfig config;
+    size_t given = 1;  // of its addresses: the first ones; a link-local one may have come along
     std::unique_ptr<transport::PacketPort> port;
     bool is_up = true;
     uint32_t mtu_bytes = 0;  // active_mtu

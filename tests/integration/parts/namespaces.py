@@ -235,6 +235,20 @@ def interface_goes_down(case):
     run_exact_bytes(case, pair, 3)
 
 
+def address_goes_away(case):
+    """The interface stays up, and has its link-local address: that is not what was asked for."""
+    left, right = Namespace(case, "left"), Namespace(case, "right")
+    join(left, right, 4200)
+    pair = ipv4_pair_on(left, right)
+    watch = watch_events(case, pair.server)
+    left.do("ip", "address", "delete", f"{ADDRESSES[0][0]}/24", "dev", INTERFACE)
+    watch.wait_for_output("IBV_EVENT_PORT_ERR", 10)
+    check(port_state(case, pair.server) == "PORT_DOWN", "the port is not PORT_DOWN")
+    left.do("ip", "address", "add", f"{ADDRESSES[0][0]}/24", "dev", INTERFACE)
+    watch.wait_for_output("IBV_EVENT_PORT_ACTIVE", 10)
+    run_exact_bytes(case, pair, 3)
+
+
 def active_mtu_follows(case):
     left, right = Namespace(case, "left"), Namespace(case, "right")
     join(left, right, 4200)
@@ -296,6 +310,7 @@ def cases(thorough):
         Spec("missing addresses, busy ports and nonsense", errors_are_clear, 60),
         Spec("small interface MTUs", small_mtus, 60),
         Spec("an interface goes down and returns", interface_goes_down, 60),
+        Spec("an address is taken away and given back", address_goes_away, 60),
         Spec("active_mtu follows the interface", active_mtu_follows, 60),
         Spec("an interface is deleted and made anew", interface_is_made_anew, 60),
         Spec("traffic survives a gap", traffic_survives_a_gap, 120),
