@@ -62,8 +62,9 @@ def pingpongs(mtu, gid_index):
 def qperf(mtu, test):
     """By LID, as qperf knows no other address: over IPv4."""
     def case_function(case):
-        # Its own path MTU is 2048, which such an interface has no room for.
-        options = ["-mt", "1024"] if MTUS[mtu] < 2048 and not test.startswith("ud") else []
+        # Its own path MTU is 2048, which such an interface has no room for, and so are its datagrams.
+        size = "-m" if test.startswith("ud") else "-mt"
+        options = [size, "1024"] if MTUS[mtu] < 2048 else []
         run_qperf(case, two_hosts(case, mtu), test, options)
     return case_function
 
