@@ -175,13 +175,16 @@ VERBENA_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
   ah->base.context = pd->context;
   ah->base.pd = pd;
   ah->base.handle = reply.handle;
+  Use(pd);
   return &ah->base;
 }
 
 VERBENA_EXPORT int ibv_destroy_ah(ibv_ah* ah) {
   int error = ExecuteDestroy(ToContext(ah->context), shm::CommandOp::kDestroyAh, ah->handle);
-  if (error == 0) delete ToAh(ah);
-  return error;
+  if (error != 0) return error;
+  Unuse(ah->pd);
+  delete ToAh(ah);
+  return 0;
 }
 
 // -1 with errno: EINVAL: the packet came to no address of the port; EPROTONOSUPPORT: no GRH that

@@ -43,6 +43,9 @@ void SetOps(Context* context) {
   vctx.create_cq_ex = CreateCqEx;
   vctx.create_qp_ex = CreateQpEx;
   vctx.create_srq_ex = CreateSrqEx;
+  vctx.alloc_td = AllocTd;
+  vctx.dealloc_td = DeallocTd;
+  vctx.alloc_parent_domain = AllocParentDomain;
 }
 
 // Attaches, starting the instance again if it ended since the device was listed. 0 or errno.

@@ -29,7 +29,8 @@ bool NextFlushed(PostQueue* queue, uint64_t* wr_id) {
     queue->flushing = true;
     queue->flush_index = queue->ring.ConsumerIndex();
   }
-  if (queue->flush_index == queue->ring.producer_index()) return false;
+  // As published: a thread domain's queue may be posted to at this very moment.
+  if (queue->flush_index == queue->ring.PublishedIndex()) return false;
   // Both kinds of WQE begin with the wr_id.
   static_assert(offsetof(shm::SendWqe, wr_id) == 0 && offsetof(shm::RecvWqe, wr_id) == 0);
   memcpy(wr_id, queue->ring.Entry(queue->flush_index), sizeof(*wr_id));
@@ -163,8 +164,12 @@ Cq* CreateCq(Context* context, const ibv_cq_init_attr_ex& attr) {
     delete cq;
     return Fail<Cq>(error);
   }
-  cq->single_threaded = (attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 &&
-                        (attr.flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0;
+  cq->parent_domain =
+      (attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) != 0 ? attr.parent_domain : nullptr;
+  Use(cq->parent_domain);
+  const bool is_single_threaded = (attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 &&
+                                  (attr.flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0;
+  if (is_single_threaded || HasThreadDomain(cq->parent_domain)) cq->lock.Elide();
   cq->base.context = Base(context);
   cq->base.channel = attr.channel;
   cq->base.cq_context = attr.cq_context;
@@ -222,6 +227,7 @@ VERBENA_EXPORT int ibv_destroy_cq(ibv_cq* base) {
   AwaitAcks(&base->mutex, &base->cond, &base->comp_events_completed, comp_events);
   AwaitAcks(&base->mutex, &base->cond, &base->async_events_completed, async_events);
   CountInChannel(base->channel, -1);
+  Unuse(cq->parent_domain);
   pthread_cond_destroy(&base->cond);
   pthread_mutex_destroy(&base->mutex);
   delete cq;

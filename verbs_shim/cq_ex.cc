@@ -12,14 +12,6 @@ constexpr uint64_t kWcFlagsStandard =
 constexpr uint64_t kWcFlagsTimestamps =
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-// An extended poll holds the lock from start_poll to end_poll, as libibverbs' providers do.
-void Lock(Cq* cq) {
-  if (!cq->single_threaded) cq->lock.Lock();
-}
-void Unlock(Cq* cq) {
-  if (!cq->single_threaded) cq->lock.Unlock();
-}
-
 bool LoadNext(Cq* cq) {
   cq->current = NextCompletion(cq);
   if (cq->current == nullptr) return false;
@@ -34,13 +26,13 @@ int StartPoll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
   if (attr->comp_mask != 0) return EINVAL;
   Cq* cq = ToCq(base);
   if (__builtin_expect(cq->context->session->IsForkedCopy(), 0)) return EIO;
-  Lock(cq);
+  cq->lock.Lock();  // until end_poll, as libibverbs' providers do
   if (LoadNext(cq)) {
     cq->empty_polls.store(0, std::memory_order_relaxed);
     return 0;
   }
   const bool is_at_end = cq->is_at_end;
-  Unlock(cq);
+  cq->lock.Unlock();
   if (is_at_end) return EIO;
   OnEmptyPoll(cq);
   return ENOENT;
@@ -57,7 +49,7 @@ void EndPoll(ibv_cq_ex* base) {
   if (cq->current != nullptr) ConsumeCompletion(cq);
   cq->current = nullptr;
   cq->ring.Publish();
-  Unlock(cq);
+  cq->lock.Unlock();
 }
 
 ibv_wc_opcode ReadOpcode(ibv_cq_ex* cq) {
@@ -108,8 +100,8 @@ void SetReadOps(Cq* cq, uint64_t wc_flags) {
   }
 }
 
-// Errors: EOPNOTSUPP: a field this device does not report, or a parent domain; EINVAL: an unknown
-// mask or flag; as ibv_create_cq.
+// Errors: EOPNOTSUPP: a field this device does not report; EINVAL: an unknown mask or flag, or a PD
+// that is no parent domain; as ibv_create_cq.
 ibv_cq_ex* CreateCqEx(ibv_context* base, ibv_cq_init_attr_ex* attr) {
   Context* context = ToContext(base);
   uint64_t supported = kWcFlagsStandard;
@@ -118,7 +110,11 @@ ibv_cq_ex* CreateCqEx(ibv_context* base, ibv_cq_init_attr_ex* attr) {
   if ((attr->comp_mask & ~(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD)) != 0) {
     return Fail<ibv_cq_ex>(EINVAL);
   }
-  if ((attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) != 0) return Fail<ibv_cq_ex>(EOPNOTSUPP);
+  if ((attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) != 0 &&
+      (attr->parent_domain == nullptr || attr->parent_domain->context != base ||
+       ToPd(attr->parent_domain)->parent_of == nullptr)) {
+    return Fail<ibv_cq_ex>(EINVAL);
+  }
   constexpr uint32_t kFlags =
       IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
   if ((attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 && (attr->flags & ~kFlags) != 0) {

@@ -1,4 +1,4 @@
-// Protection domains, memory regions, and buffers the library allocates.
+// Memory regions, and buffers the library allocates.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -94,31 +94,11 @@ ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wan
   mr->base.handle = reply.mr;
   mr->base.lkey = reply.lkey;
   mr->base.rkey = reply.rkey;
+  Use(pd);
   return &mr->base;
 }
 
 }  // namespace
-
-VERBENA_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* base) {
-  auto* pd = new (std::nothrow) Pd();
-  if (pd == nullptr) return Fail<ibv_pd>(ENOMEM);
-  shm::HandleReply reply = {};
-  int error = ExecuteEmpty(ToContext(base), shm::CommandOp::kAllocPd, &reply);
-  if (error != 0) {
-    delete pd;
-    return Fail<ibv_pd>(error);
-  }
-  pd->base.context = base;
-  pd->base.handle = reply.handle;
-  return &pd->base;
-}
-
-// Errors: EBUSY while an object uses it.
-VERBENA_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
-  int error = ExecuteDestroy(ToContext(pd->context), shm::CommandOp::kDeallocPd, pd->handle);
-  if (error == 0) delete ToPd(pd);
-  return error;
-}
 
 // Errors: EFAULT: not mapped, or not writable though LOCAL_WRITE is asked; EINVAL: remote write or
 // atomic without local write, an unknown right, no bytes, or the range wraps; EOPNOTSUPP: a right
@@ -138,8 +118,10 @@ VERBENA_EXPORT ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* addr, size_t length, ui
 // Errors: EBUSY while a memory window is bound to it.
 VERBENA_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
   int error = ExecuteDestroy(ToContext(mr->context), shm::CommandOp::kDeregMr, mr->handle);
-  if (error == 0) delete ToMr(mr);
-  return error;
+  if (error != 0) return error;
+  Unuse(mr->pd);
+  delete ToMr(mr);
+  return 0;
 }
 
 // --- v64: buffers and registration by description ------------------------------------------------
@@ -173,7 +155,7 @@ VERBENA_EXPORT ibv_mr* ibv_reg_buf_mr(ibv_pd* pd, void* buf, void* addr, size_t 
   auto* handle = static_cast<Buf*>(buf);
   auto base = reinterpret_cast<uintptr_t>(handle->addr);
   auto start = reinterpret_cast<uintptr_t>(addr);
-  if (handle->pd != pd || start < base || start - base > handle->size ||
+  if (handle->pd->handle != pd->handle || start < base || start - base > handle->size ||
       length > handle->size - (start - base)) {
     return Fail<ibv_mr>(EINVAL);
   }
@@ -197,6 +179,4 @@ VERBENA_EXPORT ibv_mr* ibv_reg_mr_ex(ibv_pd* pd, MrInitAttrV64* attr) {
 }  // namespace verbena::verbs
 
 VERBENA_VERSION_1_1(ibv_reg_mr);
-VERBENA_VERSION_1_1(ibv_alloc_pd);
-VERBENA_VERSION_1_1(ibv_dealloc_pd);
 VERBENA_VERSION_1_1(ibv_dereg_mr);

@@ -56,8 +56,18 @@ struct Context {
 };
 static_assert(offsetof(Context, vctx) == sizeof(VerbsContextFront));
 
+struct Td {
+  ibv_td base;  // must be first
+  std::atomic<uint32_t> users;  // parent domains
+};
+
+// A protection domain, or a parent domain: one with things of its own beside those of `parent_of`,
+// whose handle it has.
 struct Pd {
-  ibv_pd base;
+  ibv_pd base;  // must be first
+  std::atomic<uint32_t> users;  // parent domains of it; of a parent domain also all other objects
+  ibv_pd* parent_of;            // nullptr: a protection domain
+  Td* td;                       // of a parent domain, or nullptr
 };
 
 struct Mr {
@@ -84,7 +94,7 @@ struct Cq {
   uint64_t cookie;
   uint32_t comp_events_reported;   // table_mutex
   uint32_t async_events_reported;  // table_mutex
-  bool single_threaded;
+  ibv_pd* parent_domain;  // or nullptr
   SpinLock lock;
   // The rest under `lock`.
   CqConsumer ring;
@@ -147,6 +157,7 @@ inline Context* ToContext(ibv_context* context) {
 inline ibv_context* Base(Context* context) { return &context->vctx.context; }
 inline Device* ToDevice(ibv_device* device) { return reinterpret_cast<Device*>(device); }
 inline Pd* ToPd(ibv_pd* pd) { return reinterpret_cast<Pd*>(pd); }
+inline Td* ToTd(ibv_td* td) { return reinterpret_cast<Td*>(td); }
 inline Mr* ToMr(ibv_mr* mr) { return reinterpret_cast<Mr*>(mr); }
 inline Ah* ToAh(ibv_ah* ah) { return reinterpret_cast<Ah*>(ah); }
 inline Channel* ToChannel(ibv_comp_channel* channel) { return reinterpret_cast<Channel*>(channel); }
@@ -187,6 +198,18 @@ T* Fail(int error) {
 // Text to stderr when VERBENA_DEBUG is set, nothing otherwise.
 void Debug(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
+// --- domains ------------------------------------------------------------------------------------
+
+// An object made with the domain comes to be, and ends. The NIC counts those of a protection
+// domain, and does not know parent domains. Null is nobody's.
+inline void Use(ibv_pd* pd) {
+  if (pd != nullptr && ToPd(pd)->parent_of != nullptr) ToPd(pd)->users.fetch_add(1);
+}
+inline void Unuse(ibv_pd* pd) {
+  if (pd != nullptr && ToPd(pd)->parent_of != nullptr) ToPd(pd)->users.fetch_sub(1);
+}
+inline bool HasThreadDomain(ibv_pd* pd) { return pd != nullptr && ToPd(pd)->td != nullptr; }
+
 // --- between the files of the shim -------------------------------------------------------------
 
 void FillDeviceAttr(const shm::QueryDeviceReply& reply, ibv_device_attr* attr);
@@ -217,6 +240,9 @@ int QueryRtValues(ibv_context* context, ibv_values_ex* values);
 ibv_cq_ex* CreateCqEx(ibv_context* context, ibv_cq_init_attr_ex* attr);
 ibv_qp* CreateQpEx(ibv_context* context, ibv_qp_init_attr_ex* attr);
 ibv_srq* CreateSrqEx(ibv_context* context, ibv_srq_init_attr_ex* attr);
+ibv_td* AllocTd(ibv_context* context, ibv_td_init_attr* attr);
+int DeallocTd(ibv_td* td);
+ibv_pd* AllocParentDomain(ibv_context* context, ibv_parent_domain_init_attr* attr);
 
 // The next completion of a CQ whose lock is held, or nullptr; and its consumption. Completions of
 // queues that a dead daemon left behind come after those it wrote.

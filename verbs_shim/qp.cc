@@ -224,6 +224,11 @@ int CreateQp(Context* context, ibv_qp_init_attr_ex* attr, ibv_qp** out) {
   qp->sq_sig_all = attr->sq_sig_all != 0;
   qp->is_extended = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
   if (qp->is_extended) SetSendOps(qp, attr->send_ops_flags);
+  Use(attr->pd);
+  if (HasThreadDomain(attr->pd)) {
+    qp->sq.lock.Elide();
+    qp->rq.lock.Elide();
+  }
   Link(qp);
   attr->cap = qp->cap;
   *out = qp->base();
@@ -319,6 +324,7 @@ VERBENA_EXPORT int ibv_destroy_qp(ibv_qp* base) {
   }
   DropStaleEvents(context);
   AwaitAcks(&base->mutex, &base->cond, &base->events_completed, events);
+  Unuse(base->pd);
   pthread_cond_destroy(&base->cond);
   pthread_mutex_destroy(&base->mutex);
   delete qp;

@@ -59,6 +59,8 @@ VERBENA_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
   srq->base.context = pd->context;
   srq->base.srq_context = attr->srq_context;
   srq->base.pd = pd;
+  Use(pd);
+  if (HasThreadDomain(pd)) srq->queue.lock.Elide();
   pthread_mutex_init(&srq->base.mutex, nullptr);
   pthread_cond_init(&srq->base.cond, nullptr);
   return &srq->base;
@@ -121,6 +123,7 @@ VERBENA_EXPORT int ibv_destroy_srq(ibv_srq* base) {
   }
   DropStaleEvents(context);
   AwaitAcks(&base->mutex, &base->cond, &base->events_completed, events);
+  Unuse(base->pd);
   pthread_cond_destroy(&base->cond);
   pthread_mutex_destroy(&base->mutex);
   delete srq;

@@ -12,10 +12,24 @@ namespace verbena::verbs {
 // and built on nothing that glibc versions (pthread_spin_lock is GLIBC_2.34 on newer systems).
 class SpinLock {
  public:
+  // From now on whoever uses what the lock guards promises to be alone (a thread domain, a
+  // single-threaded CQ): the lock is only a mark that it is in use, without an atomic exchange.
+  // Before anybody else knows of the lock.
+  void Elide() { is_elided_ = true; }
+
   void Lock() {
+    if (is_elided_) {
+      locked_.store(true, std::memory_order_relaxed);
+      return;
+    }
     while (__builtin_expect(locked_.exchange(true, std::memory_order_acquire), 0)) Wait();
   }
-  bool TryLock() { return !locked_.exchange(true, std::memory_order_acquire); }
+  bool TryLock() {
+    if (!is_elided_) return !locked_.exchange(true, std::memory_order_acquire);
+    if (locked_.load(std::memory_order_acquire)) return false;
+    locked_.store(true, std::memory_order_relaxed);
+    return true;
+  }
   void Unlock() { locked_.store(false, std::memory_order_release); }
 
  private:
@@ -33,6 +47,7 @@ class SpinLock {
 
   static constexpr int kSpinsBeforeYield = 200;
   std::atomic<bool> locked_{false};
+  bool is_elided_ = false;
 };
 
 class SpinGuard {

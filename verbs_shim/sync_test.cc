@@ -34,5 +34,19 @@ TEST(SpinLock, TryLockFailsWhileHeld) {
   lock.Unlock();
 }
 
+// Who is alone still must not find its own half-built request taken from it (cq.cc, TakeFlush).
+TEST(SpinLock, ElidedOneSaysWhetherItIsInUse) {
+  SpinLock lock;
+  lock.Elide();
+  lock.Lock();
+  EXPECT_FALSE(lock.TryLock());
+  lock.Unlock();
+  ASSERT_TRUE(lock.TryLock());
+  EXPECT_FALSE(lock.TryLock());
+  lock.Unlock();
+  lock.Lock();
+  lock.Unlock();
+}
+
 }  // namespace
 }  // namespace verbena::verbs

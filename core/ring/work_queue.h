@@ -37,6 +37,10 @@ class WorkQueueProducer {
   }
 
   uint32_t producer_index() const { return producer_index_; }
+  // What Publish last said; any thread.
+  uint32_t PublishedIndex() const {
+    return memory_.LoadAcquire(offsetof(shm::WorkQueueHead, producer));
+  }
   uint32_t limit() const { return limit_; }
   uint32_t stride_bytes() const { return stride_bytes_; }
   uint32_t ConsumerIndex() const {

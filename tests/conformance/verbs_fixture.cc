@@ -56,11 +56,11 @@ Side::Side(const SideOptions& side_options)
     : options(side_options), buffer(side_options.buffer_bytes) {
   context = OpenNic(options.nic);
   if (context == nullptr) throw std::runtime_error("no such NIC: is an instance running?");
-  pd = ibv_alloc_pd(context);
+  CreateDomain();
   mr = ibv_reg_mr(pd, buffer.data(), buffer.size(), options.mr_access);
   if (options.with_channel) channel = ibv_create_comp_channel(context);
-  send_cq = ibv_create_cq(context, options.cqe, nullptr, channel, 0);
-  recv_cq = ibv_create_cq(context, options.cqe, nullptr, channel, 0);
+  send_cq = CreateCq();
+  recv_cq = CreateCq();
   if (options.with_srq) {
     ibv_srq_init_attr init = {};
     init.attr.max_wr = options.max_recv_wr;
@@ -71,6 +71,31 @@ Side::Side(const SideOptions& side_options)
   bool complete = pd && mr && send_cq && recv_cq && qp && (channel || !options.with_channel) &&
                   (srq || !options.with_srq) && ibv_query_gid(context, 1, kGidIndex, &gid_) == 0;
   if (!complete) throw std::runtime_error(std::string("creating objects: ") + strerror(errno));
+}
+
+void Side::CreateDomain() {
+  pd = ibv_alloc_pd(context);
+  if (!options.with_td) return;
+  base_pd = pd;
+  ibv_td_init_attr td_attr = {};
+  td = ibv_alloc_td(context, &td_attr);
+  ibv_parent_domain_init_attr attr = {};
+  attr.pd = base_pd;
+  attr.td = td;
+  pd = td != nullptr ? ibv_alloc_parent_domain(context, &attr) : nullptr;
+  if (pd == nullptr) throw std::runtime_error(std::string("parent domain: ") + strerror(errno));
+}
+
+ibv_cq* Side::CreateCq() {
+  if (!options.with_td) return ibv_create_cq(context, options.cqe, nullptr, channel, 0);
+  ibv_cq_init_attr_ex init = {};
+  init.cqe = static_cast<uint32_t>(options.cqe);
+  init.channel = channel;
+  init.wc_flags = IBV_WC_STANDARD_FLAGS;
+  init.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD;
+  init.parent_domain = pd;
+  ibv_cq_ex* cq = ibv_create_cq_ex(context, &init);
+  return cq != nullptr ? ibv_cq_ex_to_cq(cq) : nullptr;
 }
 
 void Side::CreateQp() {
@@ -103,6 +128,8 @@ Side::~Side() {
   if (channel != nullptr) done("ibv_destroy_comp_channel", ibv_destroy_comp_channel(channel));
   if (mr != nullptr) done("ibv_dereg_mr", ibv_dereg_mr(mr));
   if (pd != nullptr) done("ibv_dealloc_pd", ibv_dealloc_pd(pd));
+  if (base_pd != nullptr) done("ibv_dealloc_pd", ibv_dealloc_pd(base_pd));
+  if (td != nullptr) done("ibv_dealloc_td", ibv_dealloc_td(td));
   if (context != nullptr) done("ibv_close_device", ibv_close_device(context));
 }
 

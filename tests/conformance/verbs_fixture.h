@@ -62,6 +62,7 @@ struct SideOptions {
   bool sq_sig_all = false;
   bool with_srq = false;
   bool with_channel = false;
+  bool with_td = false;  // all of it in a parent domain with a thread domain
   uint64_t send_ops = 0;  // non-zero: ibv_create_qp_ex with these
 };
 
@@ -116,6 +117,8 @@ class Side {
   SideOptions options;
   Memory buffer;
   ibv_context* context = nullptr;
+  ibv_pd* base_pd = nullptr;  // with_td: what `pd` is a parent domain of
+  ibv_td* td = nullptr;
   ibv_pd* pd = nullptr;
   ibv_mr* mr = nullptr;
   ibv_comp_channel* channel = nullptr;
@@ -125,6 +128,8 @@ class Side {
   ibv_qp* qp = nullptr;
 
  private:
+  void CreateDomain();
+  ibv_cq* CreateCq();
   void CreateQp();
 
   ibv_gid gid_{};
