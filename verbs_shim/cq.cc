@@ -121,8 +121,7 @@ bool SendsAreDone(Cq* cq) {
   SpinGuard guard(cq->context->qps_lock);
   for (Qp* qp = cq->context->qps; qp != nullptr; qp = qp->next) {
     if (qp->base()->send_cq != &cq->base) continue;
-    SpinGuard queue_guard(qp->sq.lock);
-    if (qp->sq.ring.ConsumerIndex() != qp->sq.ring.producer_index()) return false;
+    if (qp->sq.ring.ConsumerIndex() != qp->sq.ring.PublishedIndex()) return false;
   }
   return true;
 }

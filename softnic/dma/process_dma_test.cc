@@ -196,8 +196,7 @@ TEST_F(DmaTest, StreamsThatDoNotFitTogetherTakeTurns) {
     std::lock_guard lock(mutex_);
     after_batch_ = nullptr;
     // Then a worker serves the process it was copying for, at its own pace.
-    if (crew_.takeovers() != 0)
-      GTEST_SKIP() << "a leader had no CPU for so long that it was deposed";
+    if (crew_.takeovers() != 0) GTEST_SKIP() << "a leader that had no CPU was deposed";
     EXPECT_EQ(left, 0u);
     for (uint32_t each : turns) EXPECT_EQ(each, kTurnsEach) << count << " streams";
   }

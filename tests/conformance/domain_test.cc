@@ -11,17 +11,6 @@ namespace {
 
 class DomainTest : public VerbsTest {
  protected:
-  // A parent domain of `pd`, with a thread domain or without. nullptr with errno.
-  static ibv_pd* ParentOf(ibv_pd* pd, ibv_td* td = nullptr) {
-    ibv_parent_domain_init_attr attr = {};
-    attr.pd = pd;
-    attr.td = td;
-    return ibv_alloc_parent_domain(pd->context, &attr);
-  }
-  static ibv_td* NewTd(ibv_context* context) {
-    ibv_td_init_attr attr = {};
-    return ibv_alloc_td(context, &attr);
-  }
   static ibv_qp* NewQp(ibv_pd* pd, const Side& side, ibv_srq* srq = nullptr) {
     ibv_qp_init_attr init = {};
     init.send_cq = side.send_cq;
@@ -35,14 +24,6 @@ class DomainTest : public VerbsTest {
     ibv_srq_init_attr init = {};
     init.attr = {8, 1, 0};
     return ibv_create_srq(pd, &init);
-  }
-  static ibv_cq_ex* NewCq(ibv_context* context, ibv_pd* parent_domain) {
-    ibv_cq_init_attr_ex init = {};
-    init.cqe = 16;
-    init.wc_flags = IBV_WC_STANDARD_FLAGS;
-    init.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD;
-    init.parent_domain = parent_domain;
-    return ibv_create_cq_ex(context, &init);
   }
 };
 
@@ -139,7 +120,7 @@ TEST_F(Verb_ibv_dealloc_pd, OfAParentDomainIsBusyWhileItHasObjects) {
   EXPECT_EQ(qp->pd, parent);
   EXPECT_EQ(ibv_dealloc_pd(parent), EBUSY);
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
-  ibv_cq_ex* cq = NewCq(a->context, parent);
+  ibv_cq_ex* cq = NewCqIn(a->context, parent, 16);
   ASSERT_NE(cq, nullptr);
   EXPECT_EQ(ibv_dealloc_pd(parent), EBUSY);
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
@@ -151,7 +132,7 @@ TEST_F(Verb_ibv_alloc_parent_domain, IsWhatACqTakesAndAPdIsNot) {
   a = std::make_unique<Side>(SideOptions{});
   for (ibv_pd* pd : {a->pd, static_cast<ibv_pd*>(nullptr)}) {
     errno = 0;
-    EXPECT_EQ(NewCq(a->context, pd), nullptr);
+    EXPECT_EQ(NewCqIn(a->context, pd, 16), nullptr);
     EXPECT_EQ(errno, EINVAL);
   }
 }

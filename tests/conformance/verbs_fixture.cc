@@ -42,6 +42,29 @@ ibv_context* OpenNic(int nic) {
   return context;
 }
 
+ibv_td* NewTd(ibv_context* context) {
+  ibv_td_init_attr attr = {};
+  return ibv_alloc_td(context, &attr);
+}
+
+ibv_pd* ParentOf(ibv_pd* pd, ibv_td* td) {
+  ibv_parent_domain_init_attr attr = {};
+  attr.pd = pd;
+  attr.td = td;
+  return ibv_alloc_parent_domain(pd->context, &attr);
+}
+
+ibv_cq_ex* NewCqIn(ibv_context* context, ibv_pd* parent_domain, int cqe,
+                   ibv_comp_channel* channel) {
+  ibv_cq_init_attr_ex init = {};
+  init.cqe = static_cast<uint32_t>(cqe);
+  init.channel = channel;
+  init.wc_flags = IBV_WC_STANDARD_FLAGS;
+  init.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD;
+  init.parent_domain = parent_domain;
+  return ibv_create_cq_ex(context, &init);
+}
+
 ibv_ah_attr AddressOf(const ibv_gid& gid) {
   ibv_ah_attr attr = {};
   attr.is_global = 1;
@@ -77,24 +100,14 @@ void Side::CreateDomain() {
   pd = ibv_alloc_pd(context);
   if (!options.with_td) return;
   base_pd = pd;
-  ibv_td_init_attr td_attr = {};
-  td = ibv_alloc_td(context, &td_attr);
-  ibv_parent_domain_init_attr attr = {};
-  attr.pd = base_pd;
-  attr.td = td;
-  pd = td != nullptr ? ibv_alloc_parent_domain(context, &attr) : nullptr;
+  td = NewTd(context);
+  pd = td != nullptr ? ParentOf(base_pd, td) : nullptr;
   if (pd == nullptr) throw std::runtime_error(std::string("parent domain: ") + strerror(errno));
 }
 
 ibv_cq* Side::CreateCq() {
   if (!options.with_td) return ibv_create_cq(context, options.cqe, nullptr, channel, 0);
-  ibv_cq_init_attr_ex init = {};
-  init.cqe = static_cast<uint32_t>(options.cqe);
-  init.channel = channel;
-  init.wc_flags = IBV_WC_STANDARD_FLAGS;
-  init.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD;
-  init.parent_domain = pd;
-  ibv_cq_ex* cq = ibv_create_cq_ex(context, &init);
+  ibv_cq_ex* cq = NewCqIn(context, pd, options.cqe, channel);
   return cq != nullptr ? ibv_cq_ex_to_cq(cq) : nullptr;
 }
 

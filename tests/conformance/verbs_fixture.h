@@ -62,7 +62,7 @@ struct SideOptions {
   bool sq_sig_all = false;
   bool with_srq = false;
   bool with_channel = false;
-  bool with_td = false;  // all of it in a parent domain with a thread domain
+  bool with_td = false;   // all of it in a parent domain with a thread domain
   uint64_t send_ops = 0;  // non-zero: ibv_create_qp_ex with these
 };
 
@@ -138,6 +138,12 @@ class Side {
 // An address vector towards `gid`.
 ibv_ah_attr AddressOf(const ibv_gid& gid);
 ibv_context* OpenNic(int nic);
+ibv_td* NewTd(ibv_context* context);
+// A parent domain of `pd`, with a thread domain or without. nullptr with errno.
+ibv_pd* ParentOf(ibv_pd* pd, ibv_td* td = nullptr);
+// A CQ in a parent domain. nullptr with errno.
+ibv_cq_ex* NewCqIn(ibv_context* context, ibv_pd* parent_domain, int cqe,
+                   ibv_comp_channel* channel = nullptr);
 // Whether `condition` on a CQ, an fd or memory stays false for `span`: for "nothing must happen".
 bool NeverWithin(const std::function<bool()>& condition, Milliseconds span = Milliseconds(30));
 

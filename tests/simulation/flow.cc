@@ -17,6 +17,9 @@ constexpr uint32_t kPatternTail = 64 * 1024;  // more than any message is long
 constexpr uint32_t kInlineBytesMax = World::kInlineBytes;
 constexpr uint32_t kUnsignaledRunMax = 3;
 constexpr uint32_t kSpareBytes = 64;
+// Kinds of RC requests, of kKinds: those from here on, READs and atomics, are answered.
+constexpr uint32_t kFirstAnsweredKind = 62;
+constexpr uint32_t kKinds = 100;
 constexpr uint32_t kDeepReadBytesMax = 32;
 constexpr uint32_t kReceivesAhead = 4;  // more than there are senders of datagrams
 
@@ -115,8 +118,8 @@ void Flow::GenerateKind(Op& op) {
 
 void Flow::GenerateRc(Op& op) {
   // Deep: mostly what is answered, and short.
-  const uint32_t kind =
-      is_deep_ && random_.Chance(950) ? 62 + random_.Below(38) : random_.Below(100);
+  const uint32_t first = is_deep_ && random_.Chance(950) ? kFirstAnsweredKind : 0;
+  const uint32_t kind = first + random_.Below(kKinds - first);
   if (kind < 18) {
     op.opcode = WrOpcode::kSend;
   } else if (kind < 27) {
@@ -135,7 +138,7 @@ void Flow::GenerateRc(Op& op) {
     op.key_index = own_keys_wanted_++;
   } else if (kind < 52) {
     op.opcode = WrOpcode::kRdmaWrite;
-  } else if (kind < 62) {
+  } else if (kind < kFirstAnsweredKind) {
     op.opcode = WrOpcode::kRdmaWriteWithImm;
   } else if (kind < 84) {
     op.opcode = WrOpcode::kRdmaRead;

@@ -78,7 +78,7 @@ uint32_t MessageBytesMax(SimRandom& random, uint32_t path_mtu_code) {
 // All that a QP may have under way is, which fences, pieces and short queues prevent elsewhere.
 void PlanDeep(SimRandom& random, Plan& plan) {
   if (!random.Chance(150)) return;
-  PairPlan& pair = plan.pairs[random.Below(3)];
+  PairPlan& pair = plan.pairs[random.Below(3)];  // the first that are RC
   EndPlan& end = pair.ends[random.Below(2)];
   end.is_deep = true;
   end.sq_depth = 256;
