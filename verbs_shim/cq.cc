@@ -3,9 +3,11 @@
 #include <time.h>
 
 #include <new>
+#include <utility>
 
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
+#include "verbs_shim/verbena/verbenadv.h"
 
 namespace verbena::verbs {
 namespace {
@@ -95,6 +97,12 @@ void ToWc(const shm::Cqe& cqe, ibv_wc* wc) {
   wc->dlid_path_bits = 0;
 }
 
+int AllocateEntries(Cq* cq, uint32_t wanted_cqe, EntryBuffer* out) {
+  return verbs::AllocateEntries(cq->parent_domain,
+                                uint64_t{CqEntries(wanted_cqe)} * sizeof(shm::Cqe),
+                                VERBENADV_RES_TYPE_CQ, out);
+}
+
 int ExecuteCreate(Cq* cq, const ibv_cq_init_attr_ex& attr) {
   shm::CreateCqRequest request = {};
   request.channel = attr.channel != nullptr ? ToChannel(attr.channel)->handle : 0;
@@ -102,6 +110,7 @@ int ExecuteCreate(Cq* cq, const ibv_cq_init_attr_ex& attr) {
   request.entries = attr.cqe;
   request.flags = (attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 ? attr.flags : 0;
   request.cookie = cq->cookie;
+  request.memory = AddressOf(cq->entries);
   shm::CreateCqReply reply = {};
   int error = Execute(cq->context, shm::CommandOp::kCreateCq, request, &reply);
   if (error != 0) return error;
@@ -110,7 +119,7 @@ int ExecuteCreate(Cq* cq, const ibv_cq_init_attr_ex& attr) {
     ExecuteDestroy(cq->context, shm::CommandOp::kDestroyCq, reply.cq);
     return ENOMEM;
   }
-  cq->ring = CqConsumer(memory, reply.place.entries);
+  cq->ring = CqConsumer(memory, reply.place.entries, cq->entries.memory);
   cq->base.handle = reply.cq;
   cq->base.cqe = static_cast<int>(reply.place.entries);
   return 0;
@@ -156,15 +165,17 @@ Cq* CreateCq(Context* context, const ibv_cq_init_attr_ex& attr) {
     MutexGuard guard(context->table_mutex);
     cq->cookie = context->table.Add(ObjectKind::kCq, cq);
   }
-  int error = cq->cookie != 0 ? ExecuteCreate(cq, attr) : ENOMEM;
+  cq->parent_domain =
+      (attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) != 0 ? attr.parent_domain : nullptr;
+  int error = cq->cookie != 0 ? AllocateEntries(cq, attr.cqe, &cq->entries) : ENOMEM;
+  if (error == 0) error = ExecuteCreate(cq, attr);
   if (error != 0) {
+    FreeEntries(&cq->entries);
     MutexGuard guard(context->table_mutex);
     context->table.Remove(cq->cookie);
     delete cq;
     return Fail<Cq>(error);
   }
-  cq->parent_domain =
-      (attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) != 0 ? attr.parent_domain : nullptr;
   Use(cq->parent_domain);
   const bool is_single_threaded = (attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 &&
                                   (attr.flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0;
@@ -190,22 +201,40 @@ VERBENA_EXPORT ibv_cq* ibv_create_cq(ibv_context* base, int cqe, void* cq_contex
   return cq != nullptr ? &cq->base : nullptr;
 }
 
-// Errors: EINVAL: more than the device allows, or fewer than wait in the CQ; ENOMEM.
+// Exchanges the CQ's entries for `entries` if all went well. Requires the CQ's lock.
+static int Resize(Cq* cq, uint32_t cqe, EntryBuffer* entries) {
+  shm::ResizeCqRequest request = {cq->base.handle, cqe, AddressOf(*entries)};
+  shm::CreateCqReply reply = {};
+  int error = Execute(cq->context, shm::CommandOp::kResizeCq, request, &reply);
+  if (error != 0) return error;
+  RingMemory memory = cq->context->session->MapRing(reply.place);
+  if (!memory.IsValid()) return ENOMEM;
+  cq->ring.MoveTo(memory, reply.place.entries, entries->memory);
+  cq->base.cqe = static_cast<int>(reply.place.entries);
+  std::swap(cq->entries, *entries);
+  return 0;
+}
+
+// Errors: EINVAL: more than the device allows, or fewer than wait in the CQ; ENOMEM; EOPNOTSUPP:
+// the CQ is in memory of the program, and its allocator gives no more.
 VERBENA_EXPORT int ibv_resize_cq(ibv_cq* base, int cqe) {
   Cq* cq = ToCq(base);
   if (cqe <= 0 || static_cast<uint32_t>(cqe) > cq->context->attr.max_cqe) return EINVAL;
   if (cqe < base->cqe) AwaitSends(cq);
-  SpinGuard guard(cq->lock);
-  shm::ResizeCqRequest request = {base->handle, static_cast<uint32_t>(cqe)};
-  shm::CreateCqReply reply = {};
-  int error = Execute(cq->context, shm::CommandOp::kResizeCq, request, &reply);
-  if (error != 0) return error;
-  if (reply.place.bytes == 0) return 0;  // large enough as it is
-  RingMemory memory = cq->context->session->MapRing(reply.place);
-  if (!memory.IsValid()) return ENOMEM;
-  cq->ring.MoveTo(memory, reply.place.entries);
-  base->cqe = static_cast<int>(reply.place.entries);
-  return 0;
+  EntryBuffer entries = {};
+  if (cq->entries.memory != nullptr) {
+    int error = AllocateEntries(cq, static_cast<uint32_t>(cqe), &entries);
+    // The default has a CQ from its beginning or not at all.
+    if (error == 0 && entries.memory == nullptr) error = EOPNOTSUPP;
+    if (error != 0) return error;
+  }
+  int error;
+  {
+    SpinGuard guard(cq->lock);
+    error = Resize(cq, static_cast<uint32_t>(cqe), &entries);
+  }
+  FreeEntries(&entries);  // those that are not, or no more, in use
+  return error;
 }
 
 // Waits until all events the program got were acknowledged.  Errors: EBUSY while a QP uses it.
@@ -226,6 +255,7 @@ VERBENA_EXPORT int ibv_destroy_cq(ibv_cq* base) {
   AwaitAcks(&base->mutex, &base->cond, &base->comp_events_completed, comp_events);
   AwaitAcks(&base->mutex, &base->cond, &base->async_events_completed, async_events);
   CountInChannel(base->channel, -1);
+  FreeEntries(&cq->entries);
   Unuse(cq->parent_domain);
   pthread_cond_destroy(&base->cond);
   pthread_mutex_destroy(&base->mutex);

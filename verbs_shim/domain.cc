@@ -2,8 +2,12 @@
 //
 // The NIC knows protection domains only. A parent domain has the handle of its own, and so is one
 // to every verb; what it adds stands here.
+#include <string.h>
+#include <unistd.h>
+
 #include <new>
 
+#include "verbs_shim/verbena/verbenadv.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -54,16 +58,17 @@ int DeallocTd(ibv_td* td) {
   return 0;
 }
 
-// nullptr with errno: EINVAL: no PD, a PD or TD of another context, an unknown bit in comp_mask;
-// EOPNOTSUPP: allocators; ENOMEM.
+// nullptr with errno: EINVAL: no PD, a PD or TD of another context, an unknown bit in comp_mask,
+// allocators announced and not both there; ENOMEM.
 ibv_pd* AllocParentDomain(ibv_context* context, ibv_parent_domain_init_attr* attr) {
   constexpr uint32_t kKnownMask =
       IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
   if ((attr->comp_mask & ~kKnownMask) != 0) return Fail<ibv_pd>(EINVAL);
   if (attr->pd == nullptr || attr->pd->context != context) return Fail<ibv_pd>(EINVAL);
   if (attr->td != nullptr && attr->td->context != context) return Fail<ibv_pd>(EINVAL);
-  if ((attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) != 0) {
-    return Fail<ibv_pd>(EOPNOTSUPP);
+  const bool has_allocators = (attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) != 0;
+  if (has_allocators && (attr->alloc == nullptr || attr->free == nullptr)) {
+    return Fail<ibv_pd>(EINVAL);
   }
   auto* pd = new (std::nothrow) Pd();
   if (pd == nullptr) return Fail<ibv_pd>(ENOMEM);
@@ -75,7 +80,42 @@ ibv_pd* AllocParentDomain(ibv_context* context, ibv_parent_domain_init_attr* att
     pd->td = ToTd(attr->td);
     pd->td->users.fetch_add(1);
   }
+  if (has_allocators) {
+    pd->alloc = attr->alloc;
+    pd->free = attr->free;
+  }
+  if ((attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT) != 0) {
+    pd->pd_context = attr->pd_context;
+  }
   return &pd->base;
+}
+
+int AllocateEntries(ibv_pd* base, uint64_t bytes, uint32_t resource, EntryBuffer* out) {
+  *out = {};
+  Pd* pd = base != nullptr ? ToPd(base) : nullptr;
+  if (pd == nullptr || pd->alloc == nullptr) return 0;
+  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t size = (bytes + page_bytes - 1) / page_bytes * page_bytes;
+  const uint64_t type = uint64_t{RDMA_DRIVER_RXE} << 32 | resource;
+  void* memory = pd->alloc(base, pd->pd_context, size, page_bytes, type);
+  if (memory == IBV_ALLOCATOR_USE_DEFAULT) return 0;
+  if (memory == nullptr) return ENOMEM;
+  *out = {base, memory, type};
+  if (reinterpret_cast<uintptr_t>(memory) % page_bytes != 0) {
+    FreeEntries(out);
+    return EINVAL;
+  }
+  // The callback has to do it, by the man page; an entry that looks written would be taken for one.
+  memset(memory, 0, size);
+  return 0;
+}
+
+void FreeEntries(EntryBuffer* entries) {
+  if (entries->memory == nullptr) return;
+  const EntryBuffer freed = *entries;
+  *entries = {};
+  const Pd* pd = ToPd(freed.pd);
+  pd->free(freed.pd, pd->pd_context, freed.memory, freed.type);
 }
 
 }  // namespace verbena::verbs

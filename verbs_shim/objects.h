@@ -67,7 +67,19 @@ struct Pd {
   ibv_pd base;  // must be first
   std::atomic<uint32_t> users;  // parent domains of it; of a parent domain also all other objects
   ibv_pd* parent_of;            // nullptr: a protection domain
-  Td* td;                       // of a parent domain, or nullptr
+  // Of a parent domain; each may be nullptr.
+  Td* td;
+  void* (*alloc)(ibv_pd* pd, void* pd_context, size_t size, size_t alignment, uint64_t type);
+  void (*free)(ibv_pd* pd, void* pd_context, void* memory, uint64_t type);
+  void* pd_context;
+};
+
+// Memory for a queue's entries that a parent domain's allocator gave, or none: they are in the
+// arena then.
+struct EntryBuffer {
+  ibv_pd* pd;
+  void* memory;
+  uint64_t type;
 };
 
 struct Mr {
@@ -98,6 +110,7 @@ struct Cq {
   SpinLock lock;
   // The rest under `lock`.
   CqConsumer ring;
+  EntryBuffer entries;
   const shm::Cqe* current;  // of an extended poll
   bool current_is_flush;
   bool is_at_end;  // the daemon is gone, and nothing is left to tell
@@ -112,6 +125,7 @@ static_assert(offsetof(Cq, context) == sizeof(ibv_cq_ex));
 struct PostQueue {
   SpinLock lock;
   WorkQueueProducer ring;  // lock
+  EntryBuffer entries;
   uint32_t doorbell;
   uint32_t max_sge;
   bool flushing;         // lock: the daemon is gone and flush_index counts
@@ -207,6 +221,15 @@ inline void Use(ibv_pd* pd) {
 }
 inline void Unuse(ibv_pd* pd) {
   if (pd != nullptr && ToPd(pd)->parent_of != nullptr) ToPd(pd)->users.fetch_sub(1);
+}
+// Asks the domain's allocator, if there is one, for `bytes` of memory; it comes zeroed. On the
+// caller's thread, and without locks: an allocator may call verbs.  Errors: ENOMEM: the allocator
+// says so; EINVAL: it gave memory that is not aligned as was asked.
+int AllocateEntries(ibv_pd* pd, uint64_t bytes, uint32_t resource, EntryBuffer* out);
+// To whom it came from; once.
+void FreeEntries(EntryBuffer* entries);
+inline shm::EntryAddress AddressOf(const EntryBuffer& entries) {
+  return reinterpret_cast<shm::EntryAddress>(entries.memory);
 }
 inline bool HasThreadDomain(ibv_pd* pd) { return pd != nullptr && ToPd(pd)->td != nullptr; }
 

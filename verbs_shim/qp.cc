@@ -5,6 +5,7 @@
 
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
+#include "verbs_shim/verbena/verbenadv.h"
 
 namespace verbena::verbs {
 namespace {
@@ -55,11 +56,24 @@ int CheckInitAttr(const Context& context, const ibv_qp_init_attr_ex& attr) {
   return 0;
 }
 
+// A QP with an SRQ has no receive queue.  Errors: as AllocateEntries.
+int AllocateQueues(Qp* qp, const ibv_qp_init_attr_ex& attr) {
+  const ibv_qp_cap& cap = attr.cap;
+  const uint64_t sq_bytes = uint64_t{WorkQueueEntries(cap.max_send_wr)} *
+                            SendEntryBytes(cap.max_send_sge, cap.max_inline_data);
+  const uint64_t rq_bytes =
+      uint64_t{WorkQueueEntries(cap.max_recv_wr)} * RecvEntryBytes(cap.max_recv_sge);
+  int error = AllocateEntries(attr.pd, sq_bytes, VERBENADV_RES_TYPE_SQ, &qp->sq.entries);
+  if (error != 0 || attr.srq != nullptr) return error;
+  return AllocateEntries(attr.pd, rq_bytes, VERBENADV_RES_TYPE_RQ, &qp->rq.entries);
+}
+
 bool MapQueue(Context* context, const shm::QueuePlace& place, uint32_t max_wr, uint32_t max_sge,
               PostQueue* queue) {
   RingMemory memory = context->session->MapRing(place);
   if (!memory.IsValid()) return false;
-  queue->ring = WorkQueueProducer(memory, place.entries, place.stride_bytes, max_wr);
+  queue->ring = WorkQueueProducer(memory, place.entries, place.stride_bytes, max_wr,
+                                  queue->entries.memory);
   queue->doorbell = place.doorbell;
   queue->max_sge = max_sge;
   return true;
@@ -81,6 +95,8 @@ int ExecuteCreate(Qp* qp, const ibv_qp_init_attr_ex& attr) {
   request.max_inline_bytes = attr.cap.max_inline_data;
   request.sq_sig_all = attr.sq_sig_all != 0 ? 1 : 0;
   request.cookie = qp->cookie;
+  request.sq_memory = AddressOf(qp->sq.entries);
+  request.rq_memory = AddressOf(qp->rq.entries);
   shm::CreateQpReply reply = {};
   int error = Execute(qp->context, shm::CommandOp::kCreateQp, request, &reply);
   if (error != 0) return error;
@@ -213,8 +229,11 @@ int CreateQp(Context* context, ibv_qp_init_attr_ex* attr, ibv_qp** out) {
     MutexGuard guard(context->table_mutex);
     qp->cookie = context->table.Add(ObjectKind::kQp, qp);
   }
-  error = qp->cookie != 0 ? ExecuteCreate(qp, *attr) : ENOMEM;
+  error = qp->cookie != 0 ? AllocateQueues(qp, *attr) : ENOMEM;
+  if (error == 0) error = ExecuteCreate(qp, *attr);
   if (error != 0) {
+    FreeEntries(&qp->sq.entries);
+    FreeEntries(&qp->rq.entries);
     MutexGuard guard(context->table_mutex);
     context->table.Remove(qp->cookie);
     delete qp;
@@ -324,6 +343,8 @@ VERBENA_EXPORT int ibv_destroy_qp(ibv_qp* base) {
   }
   DropStaleEvents(context);
   AwaitAcks(&base->mutex, &base->cond, &base->events_completed, events);
+  FreeEntries(&qp->sq.entries);
+  FreeEntries(&qp->rq.entries);
   Unuse(base->pd);
   pthread_cond_destroy(&base->cond);
   pthread_mutex_destroy(&base->mutex);

@@ -1,8 +1,10 @@
 // Shared receive queues.
 #include <new>
+#include <utility>
 
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
+#include "verbs_shim/verbena/verbenadv.h"
 
 namespace verbena::verbs {
 namespace {
@@ -10,9 +12,24 @@ namespace {
 bool MapQueue(Srq* srq, const shm::QueuePlace& place, uint32_t max_wr) {
   RingMemory memory = srq->context->session->MapRing(place);
   if (!memory.IsValid()) return false;
-  srq->queue.ring = WorkQueueProducer(memory, place.entries, place.stride_bytes, max_wr);
+  srq->queue.ring = WorkQueueProducer(memory, place.entries, place.stride_bytes, max_wr,
+                                      srq->queue.entries.memory);
   srq->queue.doorbell = place.doorbell;
   return true;
+}
+
+// Before an allocator is asked for it; the NIC judges the rest.
+int CheckSize(const Context* context, const ibv_srq_attr& attr) {
+  return attr.max_wr == 0 || attr.max_wr > context->attr.max_srq_wr ||
+                 attr.max_sge > context->attr.max_srq_sge
+             ? EINVAL
+             : 0;
+}
+
+int AllocateEntries(ibv_pd* pd, uint32_t max_wr, uint32_t max_sge, EntryBuffer* out) {
+  return verbs::AllocateEntries(
+      pd, uint64_t{WorkQueueEntries(max_wr)} * RecvEntryBytes(max_sge), VERBENADV_RES_TYPE_SRQ,
+      out);
 }
 
 int ExecuteCreate(Srq* srq, ibv_pd* pd, ibv_srq_attr* attr) {
@@ -22,6 +39,7 @@ int ExecuteCreate(Srq* srq, ibv_pd* pd, ibv_srq_attr* attr) {
   request.max_sge = attr->max_sge;
   request.srq_limit = attr->srq_limit;
   request.cookie = srq->cookie;
+  request.memory = AddressOf(srq->queue.entries);
   shm::CreateSrqReply reply = {};
   int error = Execute(srq->context, shm::CommandOp::kCreateSrq, request, &reply);
   if (error != 0) return error;
@@ -49,8 +67,13 @@ VERBENA_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
     MutexGuard guard(context->table_mutex);
     srq->cookie = context->table.Add(ObjectKind::kSrq, srq);
   }
-  int error = srq->cookie != 0 ? ExecuteCreate(srq, pd, &attr->attr) : ENOMEM;
+  int error = srq->cookie != 0 ? CheckSize(context, attr->attr) : ENOMEM;
+  if (error == 0) {
+    error = AllocateEntries(pd, attr->attr.max_wr, attr->attr.max_sge, &srq->queue.entries);
+  }
+  if (error == 0) error = ExecuteCreate(srq, pd, &attr->attr);
   if (error != 0) {
+    FreeEntries(&srq->queue.entries);
     MutexGuard guard(context->table_mutex);
     context->table.Remove(srq->cookie);
     delete srq;
@@ -80,24 +103,52 @@ ibv_srq* CreateSrqEx(ibv_context*, ibv_srq_init_attr_ex* attr) {
   return srq;
 }
 
-// IBV_SRQ_MAX_WR resizes, IBV_SRQ_LIMIT arms the limit event.  Errors: EINVAL: beyond the limits,
-// or fewer than wait in the queue; ENOMEM.
-VERBENA_EXPORT int ibv_modify_srq(ibv_srq* base, ibv_srq_attr* attr, int attr_mask) {
-  Srq* srq = ToSrq(base);
-  shm::ModifySrqRequest request = {base->handle, static_cast<uint32_t>(attr_mask), attr->max_wr,
-                                   attr->srq_limit};
+// Exchanges the SRQ's entries for `entries` if its size changed. Requires the SRQ's lock.
+static int Modify(Srq* srq, ibv_srq_attr* attr, int attr_mask, EntryBuffer* entries) {
+  PostQueue& queue = srq->queue;
+  shm::ModifySrqRequest request = {srq->base.handle, static_cast<uint32_t>(attr_mask), attr->max_wr,
+                                   attr->srq_limit, AddressOf(*entries)};
   shm::ModifySrqReply reply = {};
-  // Nobody may post into memory that is being replaced.
-  SpinGuard guard(srq->queue.lock);
+  // The NIC fetches from there as soon as it knows of it.
+  if (entries->memory != nullptr) {
+    queue.ring.CopyTo(entries->memory, WorkQueueEntries(attr->max_wr));
+  }
   int error = Execute(srq->context, shm::CommandOp::kModifySrq, request, &reply);
   if (error != 0) return error;
   if (reply.place.bytes == 0) return 0;
   RingMemory memory = srq->context->session->MapRing(reply.place);
   if (!memory.IsValid()) return ENOMEM;
-  srq->queue.ring.MoveTo(memory, reply.place.entries, reply.max_wr);
-  srq->queue.doorbell = reply.place.doorbell;
+  queue.ring.MoveTo(memory, reply.place.entries, reply.max_wr, entries->memory);
+  queue.doorbell = reply.place.doorbell;
   attr->max_wr = reply.max_wr;
+  std::swap(queue.entries, *entries);
   return 0;
+}
+
+// IBV_SRQ_MAX_WR resizes, IBV_SRQ_LIMIT arms the limit event.  Errors: EINVAL: beyond the limits,
+// or fewer than wait in the queue; ENOMEM.
+VERBENA_EXPORT int ibv_modify_srq(ibv_srq* base, ibv_srq_attr* attr, int attr_mask) {
+  Srq* srq = ToSrq(base);
+  EntryBuffer entries = {};
+  const bool resizes = (attr_mask & IBV_SRQ_MAX_WR) != 0;
+  if (resizes && srq->queue.entries.memory != nullptr) {
+    ibv_srq_attr wanted = {attr->max_wr, srq->queue.max_sge, 0};
+    int error = CheckSize(srq->context, wanted);
+    if (error == 0 && WorkQueueEntries(attr->max_wr) != srq->queue.ring.limit()) {
+      error = AllocateEntries(base->pd, wanted.max_wr, wanted.max_sge, &entries);
+      // The default has an SRQ from its beginning or not at all.
+      if (error == 0 && entries.memory == nullptr) error = EOPNOTSUPP;
+    }
+    if (error != 0) return error;
+  }
+  int error;
+  {
+    // Nobody may post into memory that is being replaced.
+    SpinGuard guard(srq->queue.lock);
+    error = Modify(srq, attr, attr_mask, &entries);
+  }
+  FreeEntries(&entries);  // those that are not, or no more, in use
+  return error;
 }
 
 VERBENA_EXPORT int ibv_query_srq(ibv_srq* base, ibv_srq_attr* attr) {
@@ -123,6 +174,7 @@ VERBENA_EXPORT int ibv_destroy_srq(ibv_srq* base) {
   }
   DropStaleEvents(context);
   AwaitAcks(&base->mutex, &base->cond, &base->events_completed, events);
+  FreeEntries(&srq->queue.entries);
   Unuse(base->pd);
   pthread_cond_destroy(&base->cond);
   pthread_mutex_destroy(&base->mutex);

@@ -1,6 +1,7 @@
 // The two ends of a completion queue's ring.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "core/ring/ring_memory.h"
@@ -8,6 +9,7 @@
 
 namespace verbena {
 
+constexpr uint32_t CqEntries(uint32_t wanted_cqe) { return std::bit_ceil(wanted_cqe); }
 constexpr uint64_t CqBytes(uint32_t entries) {
   return shm::kCqHeadBytes + static_cast<uint64_t>(entries) * sizeof(shm::Cqe);
 }
@@ -68,7 +70,12 @@ class CqProducer {
   }
 
   uint32_t producer_index() const { return producer_index_; }
+  // The oldest entry that the client may not have polled, as far as it was looked at.
+  uint32_t oldest_index() const { return cached_consumer_; }
   uint32_t entries() const { return entries_; }
+  // Entry `index`, and where it is, in bytes from the first one.
+  const std::byte* Entry(uint32_t index) { return memory_.data() + Offset(index); }
+  uint64_t OffsetOf(uint32_t index) const { return Offset(index) - shm::kCqHeadBytes; }
   // Entries written and not polled, as the client claims; for display.
   uint32_t Unpolled() const {
     return producer_index_ - memory_.LoadAcquire(offsetof(shm::CqHead, consumer));
@@ -92,15 +99,18 @@ class CqProducer {
   uint32_t cached_consumer_ = 0;
 };
 
-// The client's end. Thread: the CQ's lock.
+// The client's end. Thread: the CQ's lock. The entries are in `memory` behind the head, or `at`: in
+// memory of the program's own, where the NIC writes them.
 class CqConsumer {
  public:
   CqConsumer() = default;
-  CqConsumer(RingMemory memory, uint32_t entries) : memory_(memory), entries_(entries) {}
+  CqConsumer(RingMemory memory, uint32_t entries, void* at = nullptr) {
+    MoveTo(memory, entries, at);
+  }
 
   // The oldest entry, or nullptr. It stays valid until Consume.
   const shm::Cqe* Peek() {
-    auto* cqe = reinterpret_cast<shm::Cqe*>(memory_.data() + Offset(consumer_index_));
+    const shm::Cqe* cqe = Entry(consumer_index_);
     // Acquire: pairs with the release in CqProducer::Push.
     if (cqe->valid.load(std::memory_order_acquire) != consumer_index_ + 1) return nullptr;
     return cqe;
@@ -125,8 +135,9 @@ class CqConsumer {
     while (any && armed_at_ - consumer_index_ < entries_ && IsWritten(armed_at_)) ++armed_at_;
   }
   // Continues on new memory after ibv_resize_cq.
-  void MoveTo(RingMemory memory, uint32_t entries) {
+  void MoveTo(RingMemory memory, uint32_t entries, void* at = nullptr) {
     memory_ = memory;
+    at_ = static_cast<shm::Cqe*>(at != nullptr ? at : memory_.data() + shm::kCqHeadBytes);
     entries_ = entries;
   }
 
@@ -134,17 +145,16 @@ class CqConsumer {
   uint32_t entries() const { return entries_; }
 
  private:
-  uint64_t Offset(uint32_t index) const {
-    return shm::kCqHeadBytes + static_cast<uint64_t>(index & (entries_ - 1)) * sizeof(shm::Cqe);
-  }
+  const shm::Cqe* Entry(uint32_t index) const { return at_ + (index & (entries_ - 1)); }
 
   // Whether the NIC has written entry `index`, polled or not.
   bool IsWritten(uint32_t index) {
     if (static_cast<int32_t>(consumer_index_ - index) > 0) return true;
-    return memory_.LoadAcquire(Offset(index) + offsetof(shm::Cqe, valid)) == index + 1;
+    return Entry(index)->valid.load(std::memory_order_acquire) == index + 1;
   }
 
   RingMemory memory_;
+  shm::Cqe* at_ = nullptr;
   uint32_t entries_ = 0;
   uint32_t consumer_index_ = 0;
   uint32_t arm_sequence_ = 0;

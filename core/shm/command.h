@@ -95,6 +95,10 @@ struct QueuePlace {
   uint32_t doorbell;  // number to ring; 0 if the queue has none
 };
 
+// Memory of the program for a queue's entries (an allocator of a parent domain): its address in the
+// calling process; 0: the entries are in the arena. As many bytes as core/ring says.
+using EntryAddress = uint64_t;
+
 struct HandleRequest {
   Handle handle;
   uint32_t reserved;
@@ -197,6 +201,7 @@ struct CreateCqRequest {
   uint32_t entries;
   uint32_t flags;
   uint64_t cookie;  // returned in channel events, so that the shim finds its ibv_cq
+  EntryAddress memory;
 };
 struct CreateCqReply {
   Handle cq;
@@ -206,12 +211,14 @@ struct CreateCqReply {
 struct ResizeCqRequest {
   Handle cq;
   uint32_t entries;
+  EntryAddress memory;  // of a CQ that had some before, and of no other
 };
 
 struct CreateSrqRequest {
   Handle pd;
   uint32_t max_wr, max_sge, srq_limit;
   uint64_t cookie;
+  EntryAddress memory;
 };
 struct CreateSrqReply {
   Handle srq;
@@ -225,6 +232,7 @@ struct ModifySrqRequest {
   Handle srq;
   uint32_t mask;
   uint32_t max_wr, srq_limit;
+  EntryAddress memory;  // as of ResizeCqRequest, where the size changes
 };
 struct ModifySrqReply {  // place.bytes == 0: unchanged
   uint32_t max_wr;
@@ -242,6 +250,7 @@ struct CreateQpRequest {
   uint32_t sq_sig_all;
   uint32_t create_flags;
   uint64_t cookie;
+  EntryAddress sq_memory, rq_memory;
 };
 struct CreateQpReply {
   Handle qp;

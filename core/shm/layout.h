@@ -12,7 +12,7 @@
 namespace verbena::shm {
 
 // Raised with every incompatible change of anything in core/shm. Client and daemon must agree.
-inline constexpr uint32_t kAbiVersion = 3;
+inline constexpr uint32_t kAbiVersion = 4;
 inline constexpr uint64_t kAbiMagic = 0x0061'6e65'6272'6576;  // "verbena\0"
 
 inline constexpr uint32_t kCacheLineBytes = 64;
@@ -103,7 +103,8 @@ constexpr uint32_t RecvWqeStride(uint32_t max_sge) {
   return RoundUp(static_cast<uint32_t>(sizeof(RecvWqe) + max_sge * sizeof(Sge)), 32);
 }
 
-// Head of a work queue (SQ, RQ, SRQ) in ring memory; entries follow at kWorkQueueHeadBytes.
+// Head of a work queue (SQ, RQ, SRQ) in ring memory; entries follow at kWorkQueueHeadBytes. Where
+// the program has the entries in memory of its own, those are the NIC's copies; likewise for CQs.
 // Indices are free-running and reduced modulo the power-of-two entry count only on use.
 struct WorkQueueHead {
   alignas(64) std::atomic<uint32_t> producer;  // [client] entries published

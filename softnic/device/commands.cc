@@ -84,11 +84,10 @@ void DeviceCore::Complete(Session& session, uint32_t slot, uint32_t submitted, i
   session.services->CompleteCommand(slot, submitted, error, payload, payload_bytes, 0);
 }
 
-void DeviceCore::FinishAfterFence(Command& command, bool has_region, transport::MemoryId region) {
+void DeviceCore::FinishAfterFence(Command& command, Retired retired) {
   FenceRecord record;
   record.session = command.session->id;
-  record.has_region = has_region;
-  record.region = region;
+  record.retired = std::move(retired);
   record.slot = command.slot;
   record.submitted = command.submitted;
   record.command_number = command.number;
@@ -97,7 +96,7 @@ void DeviceCore::FinishAfterFence(Command& command, bool has_region, transport::
   std::memcpy(record.reply.data(), command.reply, command.reply_bytes);
   command.is_deferred = true;
   uint64_t cookie = next_fence_++;
-  fences_.emplace(cookie, record);
+  fences_.emplace(cookie, std::move(record));
   dma_->Fence(command.session->id, cookie);
 }
 
@@ -107,14 +106,13 @@ void DeviceCore::OnDmaFence(Instant now, uint64_t cookie) {
   if (it == fences_.end()) return;
   FenceRecord record = std::move(it->second);
   fences_.erase(it);
-  if (record.has_region) dma_->RemoveRegion(record.region);
+  Session* session = FindSession(record.session);
+  Release(session, record.retired);
   if (record.ends_session) {
-    for (transport::MemoryId region : record.regions) dma_->RemoveRegion(region);
     sessions_.erase(record.session);
     return;
   }
   RecordCommandEnd(record.command_number, 0);
-  Session* session = FindSession(record.session);
   // A session that closed meanwhile has nobody waiting.
   if (session == nullptr || session->is_closing) return;
   Complete(*session, record.slot, record.submitted, 0, record.reply.data(), record.reply_bytes);

@@ -1,7 +1,7 @@
 // Completion channels and completion queues.
 #include <atomic>
-#include <bit>
 #include <cerrno>
+#include <utility>
 
 #include "softnic/device/device_core.h"
 
@@ -55,6 +55,17 @@ void DeviceCore::RemoveChannel(Channel& channel) {
   session.channels.Remove(channel.handle);
 }
 
+// On an error nothing is kept.
+int DeviceCore::AllocateCq(const Session& session, uint32_t entries, shm::EntryAddress addr,
+                           QueueMemory* queue, EntryMemory* memory) {
+  if (int error = session.services->AllocateQueue(CqBytes(entries), queue); error != 0) {
+    return error;
+  }
+  int error = UseEntries(session, addr, uint64_t{entries} * sizeof(shm::Cqe), memory);
+  if (error != 0) session.services->FreeQueue(*queue);
+  return error;
+}
+
 int DeviceCore::CreateCq(Command& command) {
   Session& session = *command.session;
   Nic& nic = *session.nic;
@@ -71,10 +82,9 @@ int DeviceCore::CreateCq(Command& command) {
 
   auto owned = std::make_unique<Cq>();
   Cq* cq = owned.get();
-  uint32_t entries = std::bit_ceil(request.entries);
-  if (int error = session.services->AllocateQueue(CqBytes(entries), &cq->queue); error != 0) {
-    return error;
-  }
+  uint32_t entries = CqEntries(request.entries);
+  int error = AllocateCq(session, entries, request.memory, &cq->queue, &cq->entries);
+  if (error != 0) return error;
   cq->session = &session;
   cq->channel = channel;
   cq->comp_vector = request.comp_vector;
@@ -96,20 +106,31 @@ int DeviceCore::ResizeCq(Command& command) {
   Cq* cq = session.cqs.Find(request.cq);
   if (cq == nullptr || cq->is_in_error) return EINVAL;
   if (request.entries == 0 || request.entries > session.nic->limits().max_cqe) return EINVAL;
-  uint32_t entries = std::bit_ceil(request.entries);
+  if (cq->entries.IsUsed() != (request.memory != 0)) return EINVAL;
+  uint32_t entries = CqEntries(request.entries);
   QueueMemory queue;
-  if (int error = session.services->AllocateQueue(CqBytes(entries), &queue); error != 0) {
-    return error;
-  }
+  EntryMemory memory;
+  int error = AllocateCq(session, entries, request.memory, &queue, &memory);
+  if (error != 0) return error;
   CqProducer ring(queue.memory, entries);
   if (!cq->ring.MoveTo(ring)) {
     session.services->FreeQueue(queue);
+    if (memory.IsUsed()) dma_->RemoveRegion(memory.region);
     return EINVAL;
   }
-  session.services->FreeQueue(cq->queue);
+  Retired retired;
+  Retire(session, cq->queue, cq->entries, &retired);
   cq->queue = queue;
   cq->ring = ring;
+  cq->entries = memory;
   command.Reply(shm::CreateCqReply{cq->handle, 0, PlaceOf(queue, entries)});
+  if (!memory.IsUsed()) return 0;
+  // All that is not polled is written anew, before the command ends; what a write under way would
+  // have told is told with it.
+  cq->written = ring.oldest_index();
+  cq->is_unwritten_solicited = true;
+  WriteCqes(*cq);
+  FinishAfterFence(command, std::move(retired));
   return 0;
 }
 
@@ -117,15 +138,17 @@ int DeviceCore::DestroyCq(Command& command) {
   Cq* cq = command.session->cqs.Find(command.Request<shm::HandleRequest>().handle);
   if (cq == nullptr) return EINVAL;
   if (cq->users != 0) return EBUSY;
-  RemoveCq(*cq);
+  Retired retired;
+  RemoveCq(*cq, &retired);
+  if (!retired.queues.empty()) FinishAfterFence(command, std::move(retired));
   return 0;
 }
 
-void DeviceCore::RemoveCq(Cq& cq) {
+void DeviceCore::RemoveCq(Cq& cq, Retired* retired) {
   Session& session = *cq.session;
-  VERBENA_CHECK(!cq.is_dirty);
+  VERBENA_CHECK(!cq.is_dirty && !cq.is_unwritten);
   if (cq.channel != nullptr) --cq.channel->users;
-  session.services->FreeQueue(cq.queue);
+  Retire(session, cq.queue, cq.entries, retired);
   --session.nic->counts.cqs;
   // Its undelivered event, if any, is discarded when its handle is found stale.
   session.cqs.Remove(cq.handle);
@@ -140,20 +163,26 @@ void DeviceCore::PushCompletion(DeviceQp& qp, transport::Completion& completion)
   cqe.qp_handle = qp.handle;
   cqe.is_send = completion.is_send ? 1 : 0;
   if (!cq.ring.Push(cqe)) {
-    if (!cq.ignores_overrun) OverrunCq(cq);
+    if (!cq.ignores_overrun) FailCq(cq);
     return;
   }
-  if (cq.channel == nullptr) return;  // nobody to tell
   // A failed completion counts as solicited.  Spec: IBTA 11.4.2.2.
-  bool is_failed = cqe.status != static_cast<uint8_t>(WcStatus::kSuccess);
-  if (completion.solicited || is_failed) cq.is_dirty_solicited = true;
-  if (cq.is_dirty) return;
-  cq.is_dirty = true;
-  dirty_cqs_.push_back(&cq);
+  const bool is_solicited =
+      completion.solicited || cqe.status != static_cast<uint8_t>(WcStatus::kSuccess);
+  if (!cq.entries.IsUsed()) return NoteCqes(cq, is_solicited);
+  cq.is_unwritten_solicited |= is_solicited;
+  if (!std::exchange(cq.is_unwritten, true)) unwritten_cqs_.push_back(&cq);
 }
 
+void DeviceCore::NoteCqes(Cq& cq, bool is_solicited) {
+  if (cq.channel == nullptr) return;  // nobody to tell
+  cq.is_dirty_solicited |= is_solicited;
+  if (!std::exchange(cq.is_dirty, true)) dirty_cqs_.push_back(&cq);
+}
+
+// Overrun, or memory of the program that can't be written.
 // Spec: IBTA 11.6.3.1 (CQ error) and 10.10.2: the CQ is of no more use, nor are its QPs.
-void DeviceCore::OverrunCq(Cq& cq) {
+void DeviceCore::FailCq(Cq& cq) {
   cq.is_in_error = true;
   PushAsyncEvent(*cq.session, EventSource::kCq, EventType::kCqErr, cq.handle, cq.cookie);
   auto fail = [this](DeviceQp& qp) {

@@ -173,7 +173,7 @@ TEST_F(CqTest, ResizeKeepsWhatIsUnpolledAndTheArm) {
   SendOne();
   b.Poll(cq_b);
   cq_b.ring.Arm(false);
-  shm::ResizeCqRequest request{cq_b.handle, 100};
+  shm::ResizeCqRequest request{cq_b.handle, 100, 0};
   shm::CreateCqReply reply;
   ASSERT_EQ(b.Execute(shm::CommandOp::kResizeCq, request, &reply), 0);
   EXPECT_EQ(reply.place.entries, 128u);
@@ -188,7 +188,8 @@ TEST_F(CqTest, ResizeBelowWhatIsUnpolledIsRefused) {
   for (int i = 0; i < 3; ++i) SendOne();
   shm::CreateCqReply reply;
   auto resize = [&](uint32_t entries) {
-    return b.Execute(shm::CommandOp::kResizeCq, shm::ResizeCqRequest{cq_b.handle, entries}, &reply);
+    return b.Execute(shm::CommandOp::kResizeCq, shm::ResizeCqRequest{cq_b.handle, entries, 0},
+                     &reply);
   };
   EXPECT_EQ(resize(2), EINVAL);
   EXPECT_EQ(resize(0), EINVAL);

@@ -69,19 +69,19 @@ void DeviceCore::CloseSession(Instant now, SessionId id) {
   Session* session = FindSession(id);
   if (session == nullptr || session->is_closing) return;
   session->is_closing = true;
-  session->qps.ForEach([this](DeviceQp& qp) {
-    for (const Gid& gid : qp.mcast_groups) LeaveGroup(qp, gid);
-    RemoveQp(qp);
-  });
-  session->srqs.ForEach([this](Srq& srq) { RemoveSrq(srq); });
-  session->cqs.ForEach([this](Cq& cq) { RemoveCq(cq); });
-  session->channels.ForEach([this](Channel& channel) { RemoveChannel(channel); });
-  session->ahs.ForEach([this](Ah& ah) { RemoveAh(ah); });
   FenceRecord record;
   record.session = id;
   record.ends_session = true;
+  session->qps.ForEach([&](DeviceQp& qp) {
+    for (const Gid& gid : qp.mcast_groups) LeaveGroup(qp, gid);
+    RemoveQp(qp, &record.retired);
+  });
+  session->srqs.ForEach([&](Srq& srq) { RemoveSrq(srq, &record.retired); });
+  session->cqs.ForEach([&](Cq& cq) { RemoveCq(cq, &record.retired); });
+  session->channels.ForEach([this](Channel& channel) { RemoveChannel(channel); });
+  session->ahs.ForEach([this](Ah& ah) { RemoveAh(ah); });
   session->mrs.ForEach([&](Mr& mr) {
-    record.regions.push_back(mr.memory);
+    record.retired.regions.push_back(mr.memory);
     RemoveMr(mr);
   });
   session->pds.ForEach([session](Pd& pd) {

@@ -5,6 +5,7 @@
 //   qp_commands.cc  create, modify, destroy       events.cc   channel and asynchronous events
 //   qp.cc  DeviceQp as its transport's host       show.cc     rows for `verbena show`
 //   wire.cc  PDUs to packets and back             mcast.cc    multicast groups
+//   entry_memory.cc  queues in memory of the program
 //
 // Invariants: every public call ends in Settle(), after which no QP has undrained outputs (but
 // those marked has_more_output), and no CQ a completion whose arm word was not looked at. Thread:
@@ -112,6 +113,8 @@ class DeviceCore {
   // A receive WQE was taken out of `srq`.
   void OnSrqFetched(Srq& srq);
   void OnSrqLied(Srq& srq);
+  // The QP's queue is empty here: entry_memory.cc.
+  WorkQueueConsumer::Peek StageWqes(DeviceQp& qp, EntryQueue queue);
 
  private:
   // --- commands.cc ------------------------------------------------------------------------------
@@ -128,9 +131,14 @@ class DeviceCore {
   int QueryPkey(Command& command);
   void Complete(Session& session, uint32_t slot, uint32_t submitted, int error, const void* payload,
                 uint32_t payload_bytes);
-  // What a command's end waits for: no DMA in flight touches its session. Then `region` is removed
+  // What a command's end waits for: no DMA in flight touches its session. Then what is retired goes,
   // and the command completes with the reply made so far.
-  void FinishAfterFence(Command& command, bool has_region, transport::MemoryId region);
+  struct Retired {
+    std::vector<transport::MemoryId> regions;
+    std::vector<QueueMemory> queues;
+  };
+  void FinishAfterFence(Command& command, Retired retired = {});
+  void Release(Session* session, const Retired& retired);
 
   // --- objects ----------------------------------------------------------------------------------
   int AllocPd(Command& command);
@@ -164,20 +172,47 @@ class DeviceCore {
   void InstallQp(DeviceQp& qp);
   void ReplyCreated(Command& command, const DeviceQp& qp);
   // Takes the QP out of every table and list and deletes it.
-  void RemoveQp(DeviceQp& qp);
+  void RemoveQp(DeviceQp& qp, Retired* retired);
   // Back to the state after creation: rings at zero, results in flight forgotten.
   void ResetQp(DeviceQp& qp);
   void RemoveMr(Mr& mr);
-  void RemoveCq(Cq& cq);
-  void RemoveSrq(Srq& srq);
+  void RemoveCq(Cq& cq, Retired* retired);
+  void RemoveSrq(Srq& srq, Retired* retired);
   void RemoveAh(Ah& ah);
   void RemoveChannel(Channel& channel);
   void LeaveGroup(DeviceQp& qp, const Gid& gid);
-  int ResizeSrq(Srq& srq, uint32_t max_wr, uint32_t limit, shm::ModifySrqReply* reply);
+  int ResizeSrq(Srq& srq, const shm::ModifySrqRequest& request, uint32_t limit,
+                shm::ModifySrqReply* reply, Retired* retired);
+
+  // --- entry_memory.cc --------------------------------------------------------------------------
+  struct EntryMove {
+    EntryQueue queue = EntryQueue::kNone;
+    bool is_solicited = false;
+    uint32_t count = 0;
+    QpRef qp;
+    SessionId session = 0;    // of an SRQ or a CQ
+    shm::Handle object = 0;   // which
+    uint64_t stream = 0;
+  };
+  int AllocateCq(const Session& session, uint32_t entries, shm::EntryAddress addr,
+                 QueueMemory* queue, EntryMemory* memory);
+  int UseEntries(const Session& session, shm::EntryAddress addr, uint64_t bytes, EntryMemory* out);
+  int AllocateWorkQueue(const Session& session, uint32_t entries, uint32_t stride_bytes,
+                        shm::EntryAddress addr, QueueMemory* queue, WorkQueueConsumer* ring,
+                        EntryMemory* memory);
+  // Queue and memory go: at once, or with the next fence if DMA may be at them.
+  static void Retire(const Session& session, const QueueMemory& queue, const EntryMemory& entries,
+                     Retired* retired);
+  bool AwaitsReceive(DeviceQp& qp, const transport::Pdu& pdu);
+  void WriteCqes(Cq& cq);
+  void WriteUnwrittenCqes();
+  void OnEntriesMoved(const EntryMove& move, bool is_ok, bool is_owner_gone);
 
   // --- cq.cc ------------------------------------------------------------------------------------
   void PushCompletion(DeviceQp& qp, transport::Completion& completion);
-  void OverrunCq(Cq& cq);
+  void FailCq(Cq& cq);
+  // The program can see CQEs it could not see before.
+  void NoteCqes(Cq& cq, bool is_solicited);
   // Reads the arm words of CQs that got completions, and fires their events.
   void FireArmedCqs();
   void FireIfArmed(Cq& cq);
@@ -211,6 +246,7 @@ class DeviceCore {
     uint64_t use = kNoUse;
     TxPacket* packet = nullptr;    // the payload goes into it and next_of_pdu, and to no QP
     bool is_counted_read = false;  // in sender's reads_in_flight
+    EntryMove entries;             // moves entries of a queue, and nothing else
   };
   // Whose PDU it is: a QP of this instance, or nobody's here (it came from a network).
   struct Origin {
@@ -222,6 +258,12 @@ class DeviceCore {
   DeviceQp* FindDestination(DeviceQp& sender, const transport::Pdu& pdu,
                             const transport::Path& path);
   DeviceQp* FindPeer(DeviceQp& sender, const transport::Pdu& pdu, const transport::Path& path);
+  // PDUs of a network, or of multicasts, that may wait for one QP.
+  static constexpr size_t kHeldPerQp = 128;
+  // Whether the PDU may be handed over now; else it waits.
+  bool MayTake(DeviceQp& qp, const transport::Pdu& pdu) {
+    return qp.transport->CanAccept(pdu) && !AwaitsReceive(qp, pdu);
+  }
   void Deliver(DeviceQp& sender, transport::Pdu& pdu);
   void Route(DeviceQp& sender, const transport::Pdu& pdu, uint64_t use);
   void DeliverMulticast(DeviceQp& sender, const transport::Pdu& pdu, const Gid& group,
@@ -327,14 +369,12 @@ class DeviceCore {
   struct FenceRecord {
     SessionId session = 0;
     bool ends_session = false;
-    bool has_region = false;
-    transport::MemoryId region = 0;
     uint32_t slot = 0;
     uint32_t submitted = 0;
     uint64_t command_number = 0;
     uint32_t reply_bytes = 0;
-    std::array<uint8_t, 16> reply{};
-    std::vector<transport::MemoryId> regions;  // of an ended session
+    std::array<uint8_t, 64> reply{};
+    Retired retired;
   };
   // What `verbena show cmd` tells: the last commands, finished or not.
   struct PastCommand {
@@ -424,6 +464,7 @@ class DeviceCore {
 
   std::vector<DeviceQp*> drain_;
   std::vector<Cq*> dirty_cqs_;
+  std::vector<Cq*> unwritten_cqs_;  // with CQEs for memory of the program
   IntrusiveList<Session> ready_sessions_;
   IntrusiveList<Session> sessions_with_events_;
   TimerHeap timers_;

@@ -101,7 +101,7 @@ void DeviceCore::Route(DeviceQp& sender, const Pdu& pdu, uint64_t use) {
   DeviceQp* destination = FindDestination(sender, pdu, path);
   if (destination == nullptr) return;
   // What came before it and waits goes first.
-  if (!destination->waiting.empty() || !destination->transport->CanAccept(pdu)) {
+  if (!destination->waiting.empty() || !MayTake(*destination, pdu)) {
     bool blocks_sender = IsRequest(pdu);
     sender.is_blocked |= blocks_sender;
     KeepUse(use);
@@ -206,6 +206,10 @@ void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus st
   now_ = now;
   DmaRecord record;
   if (!dmas_.Take(cookie, &record)) return;
+  if (record.entries.queue != EntryQueue::kNone) {
+    OnEntriesMoved(record.entries, status == DmaStatus::kOk, is_owner_gone);
+    return Settle();
+  }
   CountMoves(record, -1);
   if (status == DmaStatus::kSourceFault && !is_owner_gone) ReportSourceFault(record);
   const bool is_answered = status != DmaStatus::kDestinationFault || !is_owner_gone;
@@ -248,7 +252,7 @@ void DeviceCore::TakeWaiting(DeviceQp& qp) {
         (sender == nullptr && !first.is_from_wire) || !qp.IsReceiving() ||
         (sender != nullptr && first.blocks_sender && sender->service() == Service::kRc &&
          sender->transport->state() == QpState::kErr);
-    if (!is_dropped && !qp.transport->CanAccept(first.pdu->pdu())) return;
+    if (!is_dropped && !MayTake(qp, first.pdu->pdu())) return;
     Waiting taken = std::move(first);
     qp.waiting.pop_front();
     if (taken.is_from_wire) --held_packets_;

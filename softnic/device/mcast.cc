@@ -78,7 +78,12 @@ void DeviceCore::DeliverMulticast(DeviceQp& sender, const transport::Pdu& pdu, c
   auto group = mcast_groups_.find(gid);
   if (group == mcast_groups_.end()) return;
   for (DeviceQp* member : group->second.members) {
-    if (member->IsReceiving() && member->transport->CanAccept(pdu)) {
+    if (!member->IsReceiving() || !member->transport->CanAccept(pdu)) continue;
+    if (AwaitsReceive(*member, pdu)) {
+      if (member->waiting.size() >= kHeldPerQp) continue;
+      KeepUse(use);
+      member->waiting.push_back({sender.self, false, false, use, held_pdus_.Hold(pdu)});
+    } else {
       HandOver({&sender}, *member, pdu, use);
     }
   }

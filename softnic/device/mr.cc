@@ -108,7 +108,7 @@ int DeviceCore::DeregMr(Command& command) {
   if (mr == nullptr) return EINVAL;
   transport::MemoryId memory = mr->memory;
   RemoveMr(*mr);
-  FinishAfterFence(command, true, memory);
+  FinishAfterFence(command, {{memory}, {}});
   return 0;
 }
 

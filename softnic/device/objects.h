@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 #include "core/base/types.h"
 #include "core/ring/completion_queue.h"
@@ -20,6 +21,26 @@ namespace verbena::softnic {
 
 class DeviceQp;
 struct Session;
+
+// Names a QP from outside its session, across its destruction and reset: `life` is new after each.
+struct QpRef {
+  uint32_t slot = 0;
+  uint64_t life = 0;  // 0: nobody
+};
+
+enum class EntryQueue : uint8_t { kNone, kSend, kReceive, kCompletion };
+
+// A queue's entries in memory of the program (command.h). The NIC fetches work requests from there
+// before it takes them, and writes completions there after it has made them.
+struct EntryMemory {
+  bool IsUsed() const { return region != kNoMemory; }
+
+  transport::MemoryId region = kNoMemory;
+  uint64_t addr = 0;
+  uint64_t stream = 0;   // names it to the DMA engine; never reused
+  bool is_busy = false;  // work requests are being fetched
+  bool is_lost = false;  // it could not be read
+};
 
 struct Pd {
   Session* session = nullptr;
@@ -69,6 +90,10 @@ struct Cq {
   uint64_t cookie = 0;
   QueueMemory queue;
   CqProducer ring;
+  EntryMemory entries;
+  uint32_t written = 0;  // CQEs given to the DMA engine, if there are `entries`
+  bool is_unwritten = false;
+  bool is_unwritten_solicited = false;  // one of those to be written
   IntrusiveList<DeviceQp> senders;  // QPs whose send completions come here
   IntrusiveList<DeviceQp> receivers;
   uint32_t users = 0;
@@ -88,6 +113,8 @@ struct Srq {
   uint64_t cookie = 0;
   QueueMemory queue;
   WorkQueueConsumer ring;
+  EntryMemory entries;
+  std::vector<QpRef> awaiting;  // QPs with PDUs that wait for a WQE to be fetched
   uint32_t max_wr = 0;
   uint32_t max_sge = 0;
   uint32_t limit = 0;  // 0: not armed

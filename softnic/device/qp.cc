@@ -16,10 +16,15 @@ FetchResult DeviceQp::Lie() {
   return FetchResult::kInvalid;
 }
 
+FetchResult DeviceQp::Stage(EntryQueue queue) {
+  return device->StageWqes(*this, queue) == WorkQueueConsumer::Peek::kInvalid ? Lie()
+                                                                              : FetchResult::kEmpty;
+}
+
 FetchResult DeviceQp::FetchSend(transport::SendWork& out) {
   switch (send_ring.Available()) {
     case WorkQueueConsumer::Peek::kEmpty:
-      return FetchResult::kEmpty;
+      return send_entries.IsUsed() ? Stage(EntryQueue::kSend) : FetchResult::kEmpty;
     case WorkQueueConsumer::Peek::kInvalid:
       return Lie();
     case WorkQueueConsumer::Peek::kReady:
@@ -42,7 +47,7 @@ FetchResult DeviceQp::FetchFromRing(WorkQueueConsumer& ring, uint32_t max_sge,
                                     transport::RecvWork& out) {
   switch (ring.Available()) {
     case WorkQueueConsumer::Peek::kEmpty:
-      return FetchResult::kEmpty;
+      return receive_entries().IsUsed() ? Stage(EntryQueue::kReceive) : FetchResult::kEmpty;
     case WorkQueueConsumer::Peek::kInvalid:
       return Lie();
     case WorkQueueConsumer::Peek::kReady:

@@ -25,12 +25,6 @@ namespace verbena::softnic {
 class DeviceCore;
 class Nic;
 
-// Names a QP from outside its session, across its destruction and reset: `life` is new after each.
-struct QpRef {
-  uint32_t slot = 0;
-  uint64_t life = 0;  // 0: nobody
-};
-
 // A PDU that arrived when its destination could not take it.
 struct Waiting {
   QpRef sender;
@@ -61,6 +55,10 @@ class DeviceQp final : public transport::QpHost {
   transport::KeyFault Invalidate(RKey rkey) override;
   bool ResolveAh(uint32_t ah, transport::Path* out) override;
   bool ResolveGid(GidIndex index, Gid* out) override;
+
+  // Where receive WQEs come from: the SRQ's, if there is one.
+  WorkQueueConsumer& receive_ring() { return srq != nullptr ? srq->ring : recv_ring; }
+  EntryMemory& receive_entries() { return srq != nullptr ? srq->entries : recv_entries; }
 
   Service service() const { return config.service; }
   bool IsConnectedService() const { return config.service != Service::kUd; }
@@ -97,6 +95,8 @@ class DeviceQp final : public transport::QpHost {
   QueueMemory recv_queue;
   WorkQueueConsumer send_ring;
   WorkQueueConsumer recv_ring;
+  EntryMemory send_entries;
+  EntryMemory recv_entries;
 
   // The peer of a connected QP, kept after a look-up as long as `peer_epoch` is the fabric's.
   QpRef peer;
@@ -119,6 +119,7 @@ class DeviceQp final : public transport::QpHost {
   uint32_t moves_in_flight = 0;
   Instant held_up_since = Instant::Never();  // its ACK timer ran out, and is excused since then
   bool is_in_drain = false;
+  bool awaits_srq = false;  // in the SRQ's list: PDUs wait for a WQE to be fetched
   bool has_more_output = false;          // a drain stopped at its budget
   uint64_t counted_qkey_violations = 0;  // in the port's counter already
   bool has_lied = false;                 // counted once as a hostile act
@@ -131,6 +132,8 @@ class DeviceQp final : public transport::QpHost {
  private:
   transport::FetchResult FetchFromRing(WorkQueueConsumer& ring, uint32_t max_sge,
                                        transport::RecvWork& out);
+  // Nothing is available; more may be fetched from the program's memory, and is on its way then.
+  transport::FetchResult Stage(EntryQueue queue);
   transport::FetchResult Lie();
 };
 

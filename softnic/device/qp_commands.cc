@@ -1,7 +1,7 @@
 // Queue pairs: creation, modification, destruction.
 #include <algorithm>
-#include <bit>
 #include <cerrno>
+#include <utility>
 
 #include "softnic/device/device_core.h"
 
@@ -19,9 +19,6 @@ shm::QueuePlace PlaceOf(const QueueMemory& queue, const WorkQueueConsumer& ring,
   place.doorbell = doorbell;
   return place;
 }
-
-// Depths are reported as what the ring holds: at least what was asked for.
-uint32_t RingEntries(uint32_t wanted_wr) { return std::bit_ceil(std::max(wanted_wr, 1u)); }
 
 }  // namespace
 
@@ -55,22 +52,21 @@ int DeviceCore::FindQpObjects(Session& session, const shm::CreateQpRequest& requ
 }
 
 int DeviceCore::AllocateQpQueues(const shm::CreateQpRequest& request, DeviceQp* qp) {
-  SessionServices& services = *qp->session->services;
-  uint32_t send_entries = RingEntries(request.max_send_wr);
-  uint32_t send_stride = shm::SendWqeStride(qp->config.max_send_sge, qp->config.max_inline_bytes);
-  int error = services.AllocateQueue(WorkQueueBytes(send_entries, send_stride), &qp->send_queue);
-  if (error != 0) return error;
-  qp->send_ring = WorkQueueConsumer(qp->send_queue.memory, send_entries, send_stride);
-  if (qp->srq != nullptr) return 0;
-  uint32_t recv_entries = RingEntries(request.max_recv_wr);
-  uint32_t recv_stride = shm::RecvWqeStride(qp->config.max_recv_sge);
-  error = services.AllocateQueue(WorkQueueBytes(recv_entries, recv_stride), &qp->recv_queue);
+  const Session& session = *qp->session;
+  if (qp->srq != nullptr && request.rq_memory != 0) return EINVAL;
+  int error = AllocateWorkQueue(
+      session, WorkQueueEntries(request.max_send_wr),
+      SendEntryBytes(qp->config.max_send_sge, qp->config.max_inline_bytes), request.sq_memory,
+      &qp->send_queue, &qp->send_ring, &qp->send_entries);
+  if (error != 0 || qp->srq != nullptr) return error;
+  error = AllocateWorkQueue(session, WorkQueueEntries(request.max_recv_wr),
+                            RecvEntryBytes(qp->config.max_recv_sge), request.rq_memory,
+                            &qp->recv_queue, &qp->recv_ring, &qp->recv_entries);
   if (error != 0) {
-    services.FreeQueue(qp->send_queue);
-    return error;
+    session.services->FreeQueue(qp->send_queue);
+    if (qp->send_entries.IsUsed()) dma_->RemoveRegion(qp->send_entries.region);
   }
-  qp->recv_ring = WorkQueueConsumer(qp->recv_queue.memory, recv_entries, recv_stride);
-  return 0;
+  return error;
 }
 
 int DeviceCore::CreateQp(Command& command) {
@@ -90,8 +86,9 @@ int DeviceCore::CreateQp(Command& command) {
   config.service = static_cast<Service>(request.service);
   config.sq_sig_all = request.sq_sig_all != 0;
   config.has_srq = qp->srq != nullptr;
-  config.max_send_wr = RingEntries(request.max_send_wr);
-  config.max_recv_wr = config.has_srq ? 0 : RingEntries(request.max_recv_wr);
+  // Depths are reported as what the ring holds: at least what was asked for.
+  config.max_send_wr = WorkQueueEntries(request.max_send_wr);
+  config.max_recv_wr = config.has_srq ? 0 : WorkQueueEntries(request.max_recv_wr);
   config.max_send_sge = std::max(request.max_send_sge, 1u);
   config.max_recv_sge = config.has_srq ? qp->srq->max_sge : std::max(request.max_recv_sge, 1u);
   config.max_inline_bytes = request.max_inline_bytes;
@@ -184,7 +181,7 @@ int DeviceCore::ModifyQp(Command& command) {
   command.Reply(shm::ModifyQpReply{static_cast<uint32_t>(state), 0});
   if (state == QpState::kReset) {
     ResetQp(*qp);
-    FinishAfterFence(command, false, 0);
+    FinishAfterFence(command);
   }
   AfterInput(*qp);
   return 0;
@@ -199,6 +196,9 @@ void DeviceCore::ResetQp(DeviceQp& qp) {
   qp.last_stream = 0;
   qp.send_ring.Reset();
   if (qp.srq == nullptr) qp.recv_ring.Reset();
+  // What is being fetched is for the life before.
+  qp.send_entries.is_busy = qp.recv_entries.is_busy = false;
+  qp.awaits_srq = false;
   timers_.Remove(qp.timer);
   DropWaiting(qp);
   DropTx(qp);
@@ -225,12 +225,13 @@ int DeviceCore::DestroyQp(Command& command) {
   DeviceQp* qp = command.session->qps.Find(command.Request<shm::HandleRequest>().handle);
   if (qp == nullptr) return EINVAL;
   if (!qp->mcast_groups.empty()) return EBUSY;
-  RemoveQp(*qp);
-  FinishAfterFence(command, false, 0);
+  Retired retired;
+  RemoveQp(*qp, &retired);
+  FinishAfterFence(command, std::move(retired));
   return 0;
 }
 
-void DeviceCore::RemoveQp(DeviceQp& qp) {
+void DeviceCore::RemoveQp(DeviceQp& qp, Retired* retired) {
   Session& session = *qp.session;
   DropWaiting(qp);
   DropTx(qp);
@@ -251,8 +252,8 @@ void DeviceCore::RemoveQp(DeviceQp& qp) {
   session.doorbells.Free(qp.doorbell);
   qp_slots_[qp.self.slot].qp = nullptr;
   free_qp_slots_.Push(qp_slots_, qp.self.slot);
-  session.services->FreeQueue(qp.send_queue);
-  if (qp.srq == nullptr) session.services->FreeQueue(qp.recv_queue);
+  Retire(session, qp.send_queue, qp.send_entries, retired);
+  if (qp.srq == nullptr) Retire(session, qp.recv_queue, qp.recv_entries, retired);
   session.qps.Remove(qp.handle);
 }
 

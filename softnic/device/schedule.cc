@@ -95,6 +95,7 @@ void DeviceCore::DrainMarked() {
 
 void DeviceCore::Settle() {
   DrainMarked();
+  if (!unwritten_cqs_.empty()) WriteUnwrittenCqes();
   FireArmedCqs();
 }
 

@@ -1,7 +1,7 @@
 // Shared receive queues.
 #include <algorithm>
-#include <bit>
 #include <cerrno>
+#include <utility>
 
 #include "softnic/device/device_core.h"
 
@@ -34,14 +34,13 @@ int DeviceCore::CreateSrq(Command& command) {
 
   auto owned = std::make_unique<Srq>();
   Srq* srq = owned.get();
-  uint32_t entries = std::bit_ceil(request.max_wr);
+  uint32_t entries = WorkQueueEntries(request.max_wr);
   srq->max_sge = std::max(request.max_sge, 1u);
-  uint32_t stride_bytes = shm::RecvWqeStride(srq->max_sge);
-  int error = session.services->AllocateQueue(WorkQueueBytes(entries, stride_bytes), &srq->queue);
+  int error = AllocateWorkQueue(session, entries, RecvEntryBytes(srq->max_sge), request.memory,
+                                &srq->queue, &srq->ring, &srq->entries);
   if (error != 0) return error;
   srq->pd = pd;
   srq->cookie = request.cookie;
-  srq->ring = WorkQueueConsumer(srq->queue.memory, entries, stride_bytes);
   srq->max_wr = entries;
   srq->limit = request.srq_limit;
   srq->handle = session.srqs.Insert(std::move(owned));
@@ -67,36 +66,49 @@ int DeviceCore::ModifySrq(Command& command) {
   }
   if (arms && request.srq_limit > (resizes ? request.max_wr : srq->max_wr)) return EINVAL;
   shm::ModifySrqReply reply{};
+  Retired retired;
   if (resizes) {
     const uint32_t limit = arms ? request.srq_limit : srq->limit;
-    if (int error = ResizeSrq(*srq, request.max_wr, limit, &reply); error != 0) return error;
+    if (int error = ResizeSrq(*srq, request, limit, &reply, &retired); error != 0) return error;
   }
   if (arms) srq->limit = request.srq_limit;
   reply.max_wr = srq->max_wr;
   command.Reply(reply);
+  if (!retired.queues.empty()) FinishAfterFence(command, std::move(retired));
   return 0;
 }
 
 // `limit`: the one that holds with the new size. The client holds its SRQ's lock meanwhile, and
-// goes on with the new memory from the same index.
-int DeviceCore::ResizeSrq(Srq& srq, uint32_t max_wr, uint32_t limit,
-                          shm::ModifySrqReply* reply) {
+// goes on with the new memory from the same index. What is being fetched from the old one is
+// fetched again from there, where the client has put it.
+int DeviceCore::ResizeSrq(Srq& srq, const shm::ModifySrqRequest& request, uint32_t limit,
+                          shm::ModifySrqReply* reply, Retired* retired) {
   Session& session = *srq.pd->session;
-  uint32_t entries = std::bit_ceil(max_wr);
+  uint32_t entries = WorkQueueEntries(request.max_wr);
   if (entries == srq.ring.entries()) return 0;
-  if (limit > max_wr) return EINVAL;
-  uint32_t stride_bytes = srq.ring.stride_bytes();
+  if (limit > request.max_wr || srq.entries.IsUsed() != (request.memory != 0)) return EINVAL;
   QueueMemory queue;
-  int error = session.services->AllocateQueue(WorkQueueBytes(entries, stride_bytes), &queue);
+  WorkQueueConsumer ring;
+  EntryMemory memory;
+  int error = AllocateWorkQueue(session, entries, srq.ring.stride_bytes(), request.memory, &queue,
+                                &ring, &memory);
   if (error != 0) return error;
-  WorkQueueConsumer ring(queue.memory, entries, stride_bytes);
   if (!srq.ring.MoveTo(ring)) {
     session.services->FreeQueue(queue);
+    if (memory.IsUsed()) dma_->RemoveRegion(memory.region);
     return EINVAL;
   }
-  session.services->FreeQueue(srq.queue);
+  Retire(session, srq.queue, srq.entries, retired);
   srq.queue = queue;
   srq.ring = ring;
+  srq.entries = memory;
+  // Who waited for the fetch that is forgotten asks anew.
+  for (QpRef ref : std::exchange(srq.awaiting, {})) {
+    DeviceQp* qp = FindQp(ref);
+    if (qp == nullptr) continue;
+    qp->awaits_srq = false;
+    AfterInput(*qp);
+  }
   srq.max_wr = entries;
   reply->place = PlaceOf(srq);
   return 0;
@@ -113,15 +125,16 @@ int DeviceCore::DestroySrq(Command& command) {
   Srq* srq = command.session->srqs.Find(command.Request<shm::HandleRequest>().handle);
   if (srq == nullptr) return EINVAL;
   if (srq->users != 0) return EBUSY;
-  RemoveSrq(*srq);
+  Retired retired;
+  RemoveSrq(*srq, &retired);
   // Receives taken from it may still be written to.
-  FinishAfterFence(command, false, 0);
+  FinishAfterFence(command, std::move(retired));
   return 0;
 }
 
-void DeviceCore::RemoveSrq(Srq& srq) {
+void DeviceCore::RemoveSrq(Srq& srq, Retired* retired) {
   Session& session = *srq.pd->session;
-  session.services->FreeQueue(srq.queue);
+  Retire(session, srq.queue, srq.entries, retired);
   --session.nic->counts.srqs;
   --srq.pd->users;
   session.srqs.Remove(srq.handle);

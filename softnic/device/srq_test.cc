@@ -37,7 +37,7 @@ class SrqTest : public ::testing::Test {
   }
   int ModifySrq(uint32_t mask, uint32_t max_wr, uint32_t limit, shm::ModifySrqReply* reply) {
     return b.Execute(shm::CommandOp::kModifySrq,
-                     shm::ModifySrqRequest{srq.handle, mask, max_wr, limit}, reply);
+                     shm::ModifySrqRequest{srq.handle, mask, max_wr, limit, 0}, reply);
   }
   uint32_t Limit() {
     shm::QuerySrqReply reply;

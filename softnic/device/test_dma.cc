@@ -1,3 +1,5 @@
+#include <cerrno>
+
 #include "softnic/device/test_world.h"
 #include "transport/wire/crc32.h"
 
@@ -5,6 +7,7 @@ namespace verbena::softnic::testing {
 
 int FakeDma::AddRegion(SessionId session, const RegionSpec& spec, transport::MemoryId* out) {
   if (add_error != 0) return add_error;
+  if (may_add && !may_add(session, spec)) return EFAULT;
   // An id comes back at once: nobody may rely on more.
   *out = 1;
   while (regions.contains(*out)) ++*out;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -46,6 +47,7 @@ class FakeDma final : public SteppedDma {
   bool is_held = false;           // requests wait (a slow client)
   SessionId held_session = 0;     // only those that touch it wait
   int add_error = 0;              // what AddRegion says
+  std::function<bool(SessionId, const RegionSpec&)> may_add;  // if set; else EFAULT
   uint64_t bad_addr = 0;          // a page that is gone
   bool is_owner_gone = false;     // ... and so is the process whose page it was
   std::vector<uint64_t> streams;  // of all submissions

@@ -20,7 +20,6 @@ using transport::Pdu;
 namespace {
 
 // Packets for a QP that can't take them now; more are dropped, and come again.
-constexpr size_t kHeldPerQp = 128;
 constexpr size_t kHeldUnackedPerQp = 2048;
 constexpr size_t kHeldPacketsMax = 8192;
 // Turns in which a QP's full backlog keeps its NIC from reading: copies get a share of each.
@@ -325,7 +324,7 @@ void DeviceCore::NoteMessagePart(const transport::OpcodeInfo& info, bool is_rece
 
 void DeviceCore::AcceptPdu(Nic& nic, DeviceQp& qp, const Pdu& pdu) {
   NoteMessagePart(*transport::LookUpOpcode(pdu.opcode), true);
-  if (qp.waiting.empty() && qp.transport->CanAccept(pdu)) {
+  if (qp.waiting.empty() && MayTake(qp, pdu)) {
     HandOver({nullptr}, qp, pdu, kNoUse);
     return;
   }
@@ -348,8 +347,15 @@ void DeviceCore::TakeMulticast(Nic& nic, const Pdu& pdu) {
   auto group = mcast_groups_.find(pdu.path->dgid);
   if (group == mcast_groups_.end()) return;
   for (DeviceQp* member : group->second.members) {
-    if (member->nic == &nic && member->service() == pdu.service && member->IsReceiving() &&
-        member->transport->CanAccept(pdu)) {
+    if (member->nic != &nic || member->service() != pdu.service || !member->IsReceiving() ||
+        !member->transport->CanAccept(pdu)) {
+      continue;
+    }
+    if (AwaitsReceive(*member, pdu)) {
+      if (member->waiting.size() >= kHeldPerQp) continue;
+      member->waiting.push_back({{}, false, true, kNoUse, held_pdus_.Hold(pdu)});
+      ++held_packets_;
+    } else {
       HandOver({nullptr}, *member, pdu, kNoUse);
     }
   }

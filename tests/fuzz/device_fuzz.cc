@@ -64,6 +64,9 @@ class Stage {
         alice_qp_(alice_.MustCreateQp(Service::kRc, alice_cq_)),
         bob_qp_(bob_.MustCreateQp(Service::kRc, bob_cq_)) {
     Connect(alice_, alice_qp_, bob_, bob_qp_, Service::kRc);
+    world_.dma.may_add = [this](softnic::SessionId session, const softnic::RegionSpec& spec) {
+      return mallory_ == nullptr || session != mallory_->id || IsHers(spec);
+    };
     vault_mr_ = bob_.MustRegMr(vault_.data(), vault_.size(), kRemote);
     private_mr_ = bob_.MustRegMr(private_.data(), private_.size(), access::kLocalWrite);
     source_mr_ = alice_.MustRegMr(source_.data(), source_.size(), kRemote);
@@ -94,6 +97,11 @@ class Stage {
 
  private:
   // --- mallory ----------------------------------------------------------------------------------
+
+  uint64_t HerMemory(Input& input) const {
+    const uint64_t begin = (reinterpret_cast<uint64_t>(arena_.data()) + 63) / 64 * 64;
+    return begin + 64u * (input.Take<uint8_t>() % 32);
+  }
 
   // A new session of hers, with one connection to bob.
   void Arrive() {
@@ -207,22 +215,16 @@ class Stage {
   }
 
   // The DMA engine of the tests reaches all of this process; a real one only the client's.
-  static bool IsHers(const shm::RegMrRequest& request, const std::vector<uint8_t>& arena) {
-    auto begin = reinterpret_cast<uint64_t>(arena.data());
-    return request.addr >= begin && request.addr - begin <= arena.size() &&
-           request.length <= arena.size() - (request.addr - begin);
+  bool IsHers(const softnic::RegionSpec& spec) const {
+    auto begin = reinterpret_cast<uint64_t>(arena_.data());
+    return spec.addr >= begin && spec.addr - begin <= arena_.size() &&
+           spec.length <= arena_.size() - (spec.addr - begin);
   }
 
   void Submit(const shm::CommandRequest& command) {
-    if (command.op == static_cast<uint32_t>(CommandOp::kRegMr)) {
-      shm::RegMrRequest request;
-      std::memcpy(&request, command.payload, sizeof(request));
-      world_.dma.add_error = IsHers(request, arena_) ? 0 : EFAULT;
-    }
     uint32_t slot = next_slot_++;
     mallory_->services.completed[slot] = {};
     world_.device->OnCommand(world_.now, mallory_->id, slot, 1, command);
-    world_.dma.add_error = 0;
     if (mallory_->IsDone(slot) && mallory_->services.completed[slot].error == 0) {
       const std::vector<uint8_t>& reply = mallory_->services.completed[slot].reply;
       Learn(reply);
@@ -257,7 +259,30 @@ class Stage {
       uint64_t length = input.Take<uint16_t>();
       std::memcpy(command.payload + offsetof(shm::RegMrRequest, length), &length, 8);
     }
+    for (size_t at : EntryMemoryFields(static_cast<CommandOp>(command.op))) {
+      // Her own memory, mostly, or the arena.
+      const uint64_t address = input.Take<uint8_t>() % 2 == 0 ? 0 : Address(input) & ~63ull;
+      std::memcpy(command.payload + at, &address, sizeof(address));
+    }
     Submit(command);
+  }
+  // Where commands name memory for a queue's entries.
+  static std::vector<size_t> EntryMemoryFields(CommandOp op) {
+    switch (op) {
+      case CommandOp::kCreateCq:
+        return {offsetof(shm::CreateCqRequest, memory)};
+      case CommandOp::kResizeCq:
+        return {offsetof(shm::ResizeCqRequest, memory)};
+      case CommandOp::kCreateSrq:
+        return {offsetof(shm::CreateSrqRequest, memory)};
+      case CommandOp::kModifySrq:
+        return {offsetof(shm::ModifySrqRequest, memory)};
+      case CommandOp::kCreateQp:
+        return {offsetof(shm::CreateQpRequest, sq_memory),
+                offsetof(shm::CreateQpRequest, rq_memory)};
+      default:
+        return {};
+    }
   }
   static void Put(shm::CommandRequest& command, size_t at, uint32_t word) {
     std::memcpy(command.payload + at, &word, sizeof(word));
@@ -273,6 +298,8 @@ class Stage {
         return sizeof(shm::RegMrRequest);
       case CommandOp::kCreateCq:
         return sizeof(shm::CreateCqRequest);
+      case CommandOp::kResizeCq:
+        return sizeof(shm::ResizeCqRequest);
       case CommandOp::kCreateSrq:
         return sizeof(shm::CreateSrqRequest);
       case CommandOp::kModifySrq:
@@ -287,7 +314,7 @@ class Stage {
       case CommandOp::kDetachMcast:
         return sizeof(shm::McastRequest);
       default:
-        return sizeof(shm::HandleRequest);  // and PortRequest, ResizeCqRequest
+        return sizeof(shm::HandleRequest);  // and PortRequest
     }
   }
 
@@ -303,6 +330,8 @@ class Stage {
         request.pd = Word(input);
         request.recv_cq = Word(input);
         request.srq = Word(input);
+        if (input.Take<uint8_t>() % 2 == 0) request.sq_memory = HerMemory(input);
+        if (input.Take<uint8_t>() % 2 == 0) request.rq_memory = HerMemory(input);
         Fill(command, request);
         break;
       }
@@ -329,7 +358,8 @@ class Stage {
       }
       default: {
         command.op = static_cast<uint32_t>(CommandOp::kCreateSrq);
-        shm::CreateSrqRequest request{Word(input), input.Take<uint8_t>(), 2, Word(input), 0};
+        shm::CreateSrqRequest request{Word(input), input.Take<uint8_t>(), 2, Word(input), 0, 0};
+        if (input.Take<uint8_t>() % 2 == 0) request.memory = HerMemory(input);
         Fill(command, request);
         break;
       }
@@ -568,7 +598,7 @@ class Stage {
   alignas(64) std::array<uint8_t, 64> source_{};
   alignas(64) std::array<uint8_t, 768> guarded_{};
   alignas(64) std::array<uint8_t, 256> mailbox_{};
-  std::vector<uint8_t> arena_ = std::vector<uint8_t>(2'304, 0xee);
+  std::vector<uint8_t> arena_ = std::vector<uint8_t>(8'192, 0xee);
 
   TestWorld world_;
   TestClient& alice_;
