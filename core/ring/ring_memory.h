@@ -1,8 +1,8 @@
 // RingMemory: where a queue's bytes are, and the only way to reach them.
 //
-// Today a queue lives in the session's arena, mapped here. The interface reads and writes by
-// offset, so that a queue may also live in memory the application's parent-domain allocator
-// returned. Trust: contents are the client's; callers copy once and validate.
+// In the session's arena, mapped at both ends. A queue whose entries are in memory that a parent
+// domain's allocator gave has its head there, and the NIC's copies of the entries.
+// Trust: contents are the client's; callers copy once and validate.
 #pragma once
 
 #include <atomic>

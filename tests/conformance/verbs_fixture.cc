@@ -98,15 +98,21 @@ Side::Side(const SideOptions& side_options)
 
 void Side::CreateDomain() {
   pd = ibv_alloc_pd(context);
-  if (!options.with_td) return;
+  if (!options.with_td && options.domain == nullptr) return;
   base_pd = pd;
-  td = NewTd(context);
-  pd = td != nullptr ? ParentOf(base_pd, td) : nullptr;
+  if (options.domain != nullptr) {
+    ibv_parent_domain_init_attr attr = *options.domain;
+    attr.pd = base_pd;
+    pd = ibv_alloc_parent_domain(context, &attr);
+  } else {
+    td = NewTd(context);
+    pd = td != nullptr ? ParentOf(base_pd, td) : nullptr;
+  }
   if (pd == nullptr) throw std::runtime_error(std::string("parent domain: ") + strerror(errno));
 }
 
 ibv_cq* Side::CreateCq() {
-  if (!options.with_td) return ibv_create_cq(context, options.cqe, nullptr, channel, 0);
+  if (base_pd == nullptr) return ibv_create_cq(context, options.cqe, nullptr, channel, 0);
   ibv_cq_ex* cq = NewCqIn(context, pd, options.cqe, channel);
   return cq != nullptr ? ibv_cq_ex_to_cq(cq) : nullptr;
 }

@@ -64,6 +64,8 @@ struct SideOptions {
   bool with_channel = false;
   bool with_td = false;   // all of it in a parent domain with a thread domain
   uint64_t send_ops = 0;  // non-zero: ibv_create_qp_ex with these
+  // All of it in a parent domain made of this, but for `pd` and `td`; not with with_td.
+  const ibv_parent_domain_init_attr* domain = nullptr;
 };
 
 struct ConnectOptions {
@@ -117,7 +119,7 @@ class Side {
   SideOptions options;
   Memory buffer;
   ibv_context* context = nullptr;
-  ibv_pd* base_pd = nullptr;  // with_td: what `pd` is a parent domain of
+  ibv_pd* base_pd = nullptr;  // what `pd` is a parent domain of, if it is one
   ibv_td* td = nullptr;
   ibv_pd* pd = nullptr;
   ibv_mr* mr = nullptr;
