@@ -48,12 +48,29 @@ ibv_td* AllocTd(ibv_context* context, ibv_td_init_attr* attr) {
   auto* td = new (std::nothrow) Td();
   if (td == nullptr) return Fail<ibv_td>(ENOMEM);
   td->base.context = context;
+  client::Session* session = ToContext(context)->session;
+  shm::AllocTdReply reply = {};
+  int error = ExecuteEmpty(ToContext(context), shm::CommandOp::kAllocTd, &reply);
+  if (error != 0) {
+    delete td;
+    return Fail<ibv_td>(error);
+  }
+  td->handle = reply.td;
+  if (reply.place.bytes == 0) return &td->base;  // all pages are taken
+  td->doorbells = static_cast<shm::ThreadDoorbellPage*>(session->MapPlace(reply.place));
+  if (td->doorbells == nullptr) {
+    ExecuteDestroy(ToContext(context), shm::CommandOp::kDeallocTd, td->handle);
+    delete td;
+    return Fail<ibv_td>(ENOMEM);
+  }
   return &td->base;
 }
 
 // Errors: EBUSY while a parent domain has it.
 int DeallocTd(ibv_td* td) {
   if (ToTd(td)->users.load() != 0) return EBUSY;
+  int error = ExecuteDestroy(ToContext(td->context), shm::CommandOp::kDeallocTd, ToTd(td)->handle);
+  if (error != 0) return error;
   delete ToTd(td);
   return 0;
 }

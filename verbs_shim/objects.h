@@ -59,6 +59,8 @@ static_assert(offsetof(Context, vctx) == sizeof(VerbsContextFront));
 struct Td {
   ibv_td base;  // must be first
   std::atomic<uint32_t> users;  // parent domains
+  shm::Handle handle;
+  shm::ThreadDoorbellPage* doorbells;  // nullptr: the context's
 };
 
 // A protection domain, or a parent domain: one with things of its own beside those of `parent_of`,
@@ -127,6 +129,7 @@ struct PostQueue {
   WorkQueueProducer ring;  // lock
   EntryBuffer entries;
   uint32_t doorbell;
+  shm::ThreadDoorbellPage* own_doorbells;  // of a thread domain, or nullptr
   uint32_t max_sge;
   bool flushing;         // lock: the daemon is gone and flush_index counts
   uint32_t flush_index;  // lock: next entry to be reported as flushed

@@ -92,7 +92,7 @@ int PostOneRecv(PostQueue* queue, const ibv_recv_wr& wr) {
 template <typename Wr, typename PostOne>
 int PostList(Context* context, PostQueue* queue, Wr* wr, Wr** bad_wr, PostOne post_one) {
   int error = 0;
-  context->session->PrepareDoorbell(queue->doorbell);
+  context->session->PrepareDoorbell(queue->doorbell, queue->own_doorbells);
   {
     SpinGuard guard(queue->lock);
     Wr* first = wr;
@@ -107,7 +107,7 @@ int PostList(Context* context, PostQueue* queue, Wr* wr, Wr** bad_wr, PostOne po
     if (wr == first) return error;
     queue->ring.Publish();
   }
-  context->session->RingDoorbell(queue->doorbell);
+  context->session->RingDoorbell(queue->doorbell, queue->own_doorbells);
   return error;
 }
 

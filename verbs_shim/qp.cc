@@ -69,12 +69,14 @@ int AllocateQueues(Qp* qp, const ibv_qp_init_attr_ex& attr) {
 }
 
 bool MapQueue(Context* context, const shm::QueuePlace& place, uint32_t max_wr, uint32_t max_sge,
-              PostQueue* queue) {
+              const Td* td, PostQueue* queue) {
   RingMemory memory = context->session->MapRing(place);
   if (!memory.IsValid()) return false;
   queue->ring = WorkQueueProducer(memory, place.entries, place.stride_bytes, max_wr,
                                   queue->entries.memory);
   queue->doorbell = place.doorbell;
+  const bool is_own = td != nullptr && place.doorbell >= shm::kFirstThreadDoorbell;
+  queue->own_doorbells = is_own ? td->doorbells : nullptr;
   queue->max_sge = max_sge;
   return true;
 }
@@ -97,13 +99,15 @@ int ExecuteCreate(Qp* qp, const ibv_qp_init_attr_ex& attr) {
   request.cookie = qp->cookie;
   request.sq_memory = AddressOf(qp->sq.entries);
   request.rq_memory = AddressOf(qp->rq.entries);
+  const Td* td = ToPd(attr.pd)->td;
+  if (td != nullptr) request.td = td->handle;
   shm::CreateQpReply reply = {};
   int error = Execute(qp->context, shm::CommandOp::kCreateQp, request, &reply);
   if (error != 0) return error;
   qp->has_rq = reply.rq.bytes != 0;
-  if (!MapQueue(qp->context, reply.sq, reply.max_send_wr, reply.max_send_sge, &qp->sq) ||
+  if (!MapQueue(qp->context, reply.sq, reply.max_send_wr, reply.max_send_sge, td, &qp->sq) ||
       (qp->has_rq &&
-       !MapQueue(qp->context, reply.rq, reply.max_recv_wr, reply.max_recv_sge, &qp->rq))) {
+       !MapQueue(qp->context, reply.rq, reply.max_recv_wr, reply.max_recv_sge, td, &qp->rq))) {
     ExecuteDestroy(qp->context, shm::CommandOp::kDestroyQp, reply.qp);
     return ENOMEM;
   }

@@ -149,7 +149,7 @@ int WrComplete(ibv_qp_ex* base) {
   qp->sq.ring.Publish();
   qp->wr = nullptr;
   qp->sq.lock.Unlock();
-  qp->context->session->RingDoorbell(qp->sq.doorbell);
+  qp->context->session->RingDoorbell(qp->sq.doorbell, qp->sq.own_doorbells);
   return 0;
 }
 

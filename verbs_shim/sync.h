@@ -3,6 +3,8 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include <atomic>
 
@@ -19,7 +21,12 @@ class SpinLock {
 
   void Lock() {
     if (is_elided_) {
+#ifdef NDEBUG
       locked_.store(true, std::memory_order_relaxed);
+#else
+      // Whoever breaks the promise learns it, before it shows as a lost request.
+      if (locked_.exchange(true, std::memory_order_acquire)) OnBrokenPromise();
+#endif
       return;
     }
     while (__builtin_expect(locked_.exchange(true, std::memory_order_acquire), 0)) Wait();
@@ -33,6 +40,16 @@ class SpinLock {
   void Unlock() { locked_.store(false, std::memory_order_release); }
 
  private:
+#ifndef NDEBUG
+  [[noreturn]] static void OnBrokenPromise() {
+    static constexpr char kText[] =
+        "verbena: two threads are in a queue of one thread domain, or of a single-threaded CQ, at "
+        "once; see ibv_alloc_td(3)\n";
+    (void)!write(STDERR_FILENO, kText, sizeof(kText) - 1);
+    abort();
+  }
+#endif
+
   void Wait() {
     for (int spins = 0; locked_.load(std::memory_order_relaxed); ++spins) {
       if (spins < kSpinsBeforeYield) {

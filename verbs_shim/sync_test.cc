@@ -48,5 +48,23 @@ TEST(SpinLock, ElidedOneSaysWhetherItIsInUse) {
   lock.Unlock();
 }
 
+// In debug builds, which sync_debug_test is.
+TEST(SpinLockDeathTest, BrokenPromiseIsToldInDebugBuilds) {
+  SpinLock lock;
+  lock.Elide();
+  for (int i = 0; i < 3; ++i) {
+    SpinGuard guard(lock);  // one thread after another is what was promised
+  }
+#ifdef NDEBUG
+  lock.Lock();
+  lock.Lock();
+  lock.Unlock();
+#else
+  lock.Lock();
+  EXPECT_DEATH(std::thread([&] { lock.Lock(); }).join(), "two threads are in a queue of one thread");
+  lock.Unlock();
+#endif
+}
+
 }  // namespace
 }  // namespace verbena::verbs

@@ -46,20 +46,20 @@ class Session {
               uint32_t reply_bytes, uint32_t* detail = nullptr);
 
   // Tells the NIC that the queue's published index moved. Call it after the ring's Publish.
-  void RingDoorbell(uint32_t doorbell) {
-    shm::DoorbellPage& page = control_->doorbells;
-    auto cpu = static_cast<uint32_t>(sched_getcpu());
-    if (page.last_cpu.load(std::memory_order_relaxed) != cpu) {
-      page.last_cpu.store(cpu, std::memory_order_relaxed);
+  // `own`: the page of the queue's thread domain, if its doorbell is there.
+  void RingDoorbell(uint32_t doorbell, shm::ThreadDoorbellPage* own = nullptr) {
+    if (own != nullptr) {
+      Ring(*own, doorbell);
+    } else {
+      Ring(control_->doorbells, doorbell);
     }
-    page.Set(doorbell);
     // seq_cst: pairs with the NIC's store of `sleeping`, fence, last look at the doorbells.
     if (__builtin_expect(status_->sleeping.load(std::memory_order_seq_cst) != 0, 0)) WakeNic();
   }
 
   // A hint before work that ends in RingDoorbell: asks for the cache lines that takes.
-  void PrepareDoorbell(uint32_t doorbell) {
-    PrefetchForWrite(&control_->doorbells.Leaf(doorbell / 64));
+  void PrepareDoorbell(uint32_t doorbell, shm::ThreadDoorbellPage* own = nullptr) {
+    PrefetchForWrite(own != nullptr ? &own->bits : &control_->doorbells.Leaf(doorbell / 64));
     PrefetchForRead(&status_->sleeping);
   }
 
@@ -102,6 +102,15 @@ class Session {
   const shm::Welcome& welcome() const { return welcome_; }
 
  private:
+  template <typename Page>
+  static void Ring(Page& page, uint32_t doorbell) {
+    auto cpu = static_cast<uint32_t>(sched_getcpu());
+    if (page.last_cpu.load(std::memory_order_relaxed) != cpu) {
+      page.last_cpu.store(cpu, std::memory_order_relaxed);
+    }
+    page.Set(doorbell);
+  }
+
   struct Arena {
     Arena* next;
     uint32_t id;

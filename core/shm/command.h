@@ -47,6 +47,8 @@ enum class CommandOp : uint32_t {
   kAttachMcast,
   kDetachMcast,
   kOpenPayload,
+  kAllocTd,
+  kDeallocTd,
   kCount,
 };
 const char* CommandOpName(CommandOp op);
@@ -194,6 +196,13 @@ struct RegMrReply {
   uint32_t reserved;
 };
 
+// place.bytes == 0: there are as many pages as a client can have; its queues ring as others do.
+struct AllocTdReply {
+  Handle td;
+  uint32_t reserved;
+  QueuePlace place;  // a ThreadDoorbellPage
+};
+
 // The channel's fd arrives on the attach socket (kFdChannel, id = handle) before the completion.
 struct CreateCqRequest {
   Handle channel;  // 0: none
@@ -251,6 +260,8 @@ struct CreateQpRequest {
   uint32_t create_flags;
   uint64_t cookie;
   EntryAddress sq_memory, rq_memory;
+  Handle td;  // 0: none
+  uint32_t reserved;
 };
 struct CreateQpReply {
   Handle qp;

@@ -214,6 +214,23 @@ struct DoorbellPage {
   std::atomic<uint64_t> far_leaves[kDoorbellLeaves];  // [kNearLeaf] is not used
 };
 
+// Doorbells of a thread domain, in a page of their own: no other thread of the client writes there.
+// Bit i is doorbell kFirstThreadDoorbell + kThreadDoorbells * page + i. As a near leaf it has no
+// summary bit, and is polled itself.
+inline constexpr uint32_t kThreadDoorbellPages = 64;  // of one client
+inline constexpr uint32_t kThreadDoorbells = 64;      // in a page
+inline constexpr uint32_t kFirstThreadDoorbell = kMaxDoorbells;
+inline constexpr uint32_t kThreadDoorbellPageBytes = 4096;
+
+struct ThreadDoorbellPage {
+  void Set(uint32_t doorbell) {
+    bits.fetch_or(uint64_t{1} << (doorbell % kThreadDoorbells), std::memory_order_seq_cst);
+  }
+
+  alignas(64) std::atomic<uint32_t> last_cpu;  // [client] CPU of the last ring
+  std::atomic<uint64_t> bits;                  // [client] sets, NIC clears
+};
+
 // One per client, in memory the client maps read-only (F_SEAL_FUTURE_WRITE): a liar can't suppress
 // another's wake-up.
 struct StatusPage {

@@ -251,6 +251,7 @@ void AdminConnection::Status() {
                                    {"wakeups", counters.wakeups},
                                    {"spins", counters.spins},
                                    {"short_spins", counters.short_spins},
+                                   {"thread_rings", counters.thread_rings},
                                    {"takeovers", counters.takeovers},
                                    {"cpu_pct", cpu_pct},
                                    {"send_wqes", s.stats.send_wqes},

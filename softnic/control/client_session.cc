@@ -132,6 +132,11 @@ int ClientSession::AllocateQueue(uint64_t bytes, QueueMemory* out) {
 
 void ClientSession::FreeQueue(const QueueMemory& queue) { arenas_.Free(queue); }
 
+void ClientSession::OpenDoorbells(uint32_t page, const QueueMemory& memory) {
+  RingMemory ring = memory.memory;
+  port_.OpenDoorbells(page, reinterpret_cast<shm::ThreadDoorbellPage*>(ring.data()));
+}
+
 int ClientSession::OpenChannel(shm::Handle channel) {
   if (channels_.size() >= limits_.channels_max) return EMFILE;
   UniqueFd ours, theirs;

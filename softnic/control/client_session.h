@@ -41,6 +41,8 @@ class ClientSession final : public SessionServices {
   // SessionServices.
   int AllocateQueue(uint64_t bytes, QueueMemory* out) override;
   void FreeQueue(const QueueMemory& queue) override;
+  void OpenDoorbells(uint32_t page, const QueueMemory& memory) override;
+  void CloseDoorbells(uint32_t page) override { port_.CloseDoorbells(page); }
   int OpenChannel(shm::Handle channel) override;
   void CloseChannel(shm::Handle channel) override;
   int SendPayload(int fd) override;

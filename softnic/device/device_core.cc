@@ -76,6 +76,7 @@ void DeviceCore::CloseSession(Instant now, SessionId id) {
     for (const Gid& gid : qp.mcast_groups) LeaveGroup(qp, gid);
     RemoveQp(qp, &record.retired);
   });
+  session->tds.ForEach([&](Td& td) { RemoveTd(*session, td); });
   session->srqs.ForEach([&](Srq& srq) { RemoveSrq(srq, &record.retired); });
   session->cqs.ForEach([&](Cq& cq) { RemoveCq(cq, &record.retired); });
   session->channels.ForEach([this](Channel& channel) { RemoveChannel(channel); });

@@ -146,6 +146,9 @@ class DeviceCore {
   int RegMr(Command& command);
   int DeregMr(Command& command);
   int OpenPayload(Command& command);
+  int AllocTd(Command& command);
+  int DeallocTd(Command& command);
+  void RemoveTd(Session& session, Td& td);
   int CreateChannel(Command& command);
   int DestroyChannel(Command& command);
   int CreateCq(Command& command);

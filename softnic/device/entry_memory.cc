@@ -122,8 +122,7 @@ void DeviceCore::WriteCqes(Cq& cq) {
   const bool is_solicited = std::exchange(cq.is_unwritten_solicited, false);
   while (cq.written != cq.ring.producer_index()) {
     const uint32_t to_end = cq.ring.entries() - (cq.written & (cq.ring.entries() - 1));
-    const uint32_t count =
-        std::min({cq.ring.producer_index() - cq.written, kCqesPerWrite, to_end});
+    const uint32_t count = std::min({cq.ring.producer_index() - cq.written, kCqesPerWrite, to_end});
     transport::DmaSegment to[2 * kCqesPerWrite];
     for (uint32_t i = 0; i < count; ++i) {
       const uint64_t addr = cq.entries.addr + cq.ring.OffsetOf(cq.written + i);

@@ -48,6 +48,14 @@ struct Pd {
   uint32_t users = 0;  // MRs, QPs, SRQs, AHs
 };
 
+// A thread domain: its QPs ring in a page of its own.
+struct Td {
+  shm::Handle handle = 0;
+  uint32_t users = 0;  // QPs
+  uint32_t page = 0;   // DoorbellTable::kNoPage: none was left
+  QueueMemory memory;  // of the page
+};
+
 struct Mr {
   Pd* pd = nullptr;
   shm::Handle handle = 0;

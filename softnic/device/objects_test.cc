@@ -371,5 +371,57 @@ TEST(Scale, TenThousandQpsAndMrsCostTheSameEach) {
   EXPECT_EQ(world.device->Stats().qps, 0u);
 }
 
+TEST_F(Objects, ThreadDomainsHaveDoorbellPagesWhileThereAreAny) {
+  auto alloc = [&](shm::AllocTdReply* reply) {
+    return client.ExecuteRaw(CommandOp::kAllocTd, nullptr, 0, reply, sizeof(*reply));
+  };
+  TestCq cq = client.MustCreateCq();
+  std::vector<shm::AllocTdReply> tds(shm::kThreadDoorbellPages + 1);
+  for (shm::AllocTdReply& td : tds) ASSERT_EQ(alloc(&td), 0);
+  EXPECT_EQ(client.services.pages.size(), shm::kThreadDoorbellPages);
+  for (size_t i = 0; i < tds.size(); ++i) {
+    EXPECT_EQ(tds[i].place.bytes != 0, i < shm::kThreadDoorbellPages) << i;
+    shm::CreateQpRequest request = client.QpRequest(Service::kRc, cq.handle);
+    request.td = tds[i].td;
+    TestQp qp;
+    ASSERT_EQ(client.CreateQp(request, &qp), 0);
+    EXPECT_EQ(qp.reply.sq.doorbell >= shm::kFirstThreadDoorbell, i < shm::kThreadDoorbellPages);
+    EXPECT_EQ(client.DoHandle(CommandOp::kDeallocTd, tds[i].td), EBUSY);
+    EXPECT_EQ(client.DoHandle(CommandOp::kDestroyQp, qp.handle), 0);
+  }
+  // Which page a QP rings in follows from its thread domain, and one that is free is used again.
+  EXPECT_EQ(client.DoHandle(CommandOp::kDeallocTd, tds[3].td), 0);
+  EXPECT_FALSE(client.services.pages.contains(3));
+  shm::AllocTdReply again;
+  ASSERT_EQ(alloc(&again), 0);
+  EXPECT_NE(again.td, tds[3].td);
+  EXPECT_NE(again.place.bytes, 0u);
+  shm::CreateQpRequest request = client.QpRequest(Service::kRc, cq.handle);
+  request.td = tds[3].td;  // stale
+  TestQp qp;
+  EXPECT_EQ(client.CreateQp(request, &qp), EINVAL);
+  request.td = again.td;
+  std::vector<TestQp> qps(shm::kThreadDoorbells + 1);
+  for (size_t i = 0; i < qps.size(); ++i) {
+    ASSERT_EQ(client.CreateQp(request, &qps[i]), 0);
+    const uint32_t doorbell = qps[i].reply.sq.doorbell;
+    // One more than the page has goes to the client's own.
+    EXPECT_EQ(doorbell >= shm::kFirstThreadDoorbell, i < shm::kThreadDoorbells);
+    if (i < shm::kThreadDoorbells) {
+      EXPECT_EQ((doorbell - shm::kFirstThreadDoorbell) / shm::kThreadDoorbells, 3u);
+    }
+  }
+  client.PostRecv(qps[5], 1, {});
+  ASSERT_EQ(client.ToInit(qps[5], Service::kRc), 0);
+  ASSERT_EQ(client.ToError(qps[5]), 0);
+  client.PostRecv(qps[5], 2, {});  // by the doorbell alone
+  world.Settle();
+  EXPECT_EQ(client.PollAll(cq).size(), 2u);
+  // The rest goes with the session.
+  world.Close(client);
+  world.Settle();
+  EXPECT_TRUE(client.services.pages.empty());
+}
+
 }  // namespace
 }  // namespace verbena::softnic::testing

@@ -79,6 +79,7 @@ class DeviceQp final : public transport::QpHost {
   Cq* send_cq = nullptr;
   Cq* recv_cq = nullptr;
   Srq* srq = nullptr;
+  Td* td = nullptr;
   shm::Handle handle = 0;
   Qpn qpn;
   uint64_t cookie = 0;

@@ -45,6 +45,10 @@ int DeviceCore::FindQpObjects(Session& session, const shm::CreateQpRequest& requ
   if (qp->pd == nullptr || qp->send_cq == nullptr || qp->recv_cq == nullptr) return EINVAL;
   // A CQ in error takes no completions: its QP could never report anything.
   if (qp->send_cq->is_in_error || qp->recv_cq->is_in_error) return EINVAL;
+  if (request.td != 0) {
+    qp->td = session.tds.Find(request.td);
+    if (qp->td == nullptr) return EINVAL;
+  }
   if (request.srq == 0) return 0;
   qp->srq = session.srqs.Find(request.srq);
   if (qp->srq == nullptr || qp->srq->pd != qp->pd || qp->srq->is_in_error) return EINVAL;
@@ -112,7 +116,8 @@ int DeviceCore::CreateQp(Command& command) {
 }
 
 int DeviceCore::AllocateQpNumbers(DeviceQp* qp) {
-  qp->doorbell = qp->session->doorbells.Allocate(qp);
+  const uint32_t page = qp->td != nullptr ? qp->td->page : DoorbellTable::kNoPage;
+  qp->doorbell = qp->session->doorbells.AllocateIn(page, qp);
   if (qp->doorbell == 0) return ENOMEM;
   qp->qpn = qp->nic->qpns.Allocate(qp);
   if (qp->qpn == Qpn{0}) {
@@ -141,6 +146,7 @@ void DeviceCore::InstallQp(DeviceQp& qp) {
   ++qp.recv_cq->users;
   ++qp.pd->users;
   if (qp.srq != nullptr) ++qp.srq->users;
+  if (qp.td != nullptr) ++qp.td->users;
   ++qp.nic->counts.qps;
 }
 
@@ -247,6 +253,7 @@ void DeviceCore::RemoveQp(DeviceQp& qp, Retired* retired) {
   --qp.recv_cq->users;
   --qp.pd->users;
   if (qp.srq != nullptr) --qp.srq->users;
+  if (qp.td != nullptr) --qp.td->users;
   --qp.nic->counts.qps;
   qp.nic->qpns.Free(qp.qpn);
   session.doorbells.Free(qp.doorbell);

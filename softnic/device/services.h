@@ -29,6 +29,9 @@ class SessionServices {
   // 0 or errno (ENOMEM). A new arena's fd is on its way to the client when this returns.
   virtual int AllocateQueue(uint64_t bytes, QueueMemory* out) = 0;
   virtual void FreeQueue(const QueueMemory& queue) = 0;
+  // The doorbell page of a thread domain is polled from now on; and no more.
+  virtual void OpenDoorbells(uint32_t page, const QueueMemory& memory) = 0;
+  virtual void CloseDoorbells(uint32_t page) = 0;
   // 0 or errno (EMFILE, ENOMEM). The read end is on its way to the client when this returns.
   virtual int OpenChannel(shm::Handle channel) = 0;
   virtual void CloseChannel(shm::Handle channel) = 0;

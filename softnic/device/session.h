@@ -3,8 +3,11 @@
 // Thread: the shard.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,11 +30,51 @@ struct UndeliveredEvent {
   shm::AsyncEventMessage message;
 };
 
+// Doorbells in the page of one thread domain, and who listens to each.
+class ThreadDoorbells {
+ public:
+  // 0 when all of the page are taken.
+  uint32_t Allocate(uint32_t page, DeviceQp* qp) {
+    if (~used_ == 0) return 0;
+    const auto bit = static_cast<uint32_t>(std::countr_one(used_));
+    used_ |= uint64_t{1} << bit;
+    qps_[bit] = qp;
+    return shm::kFirstThreadDoorbell + page * shm::kThreadDoorbells + bit;
+  }
+  DeviceQp* Find(uint32_t doorbell) const { return qps_[doorbell % shm::kThreadDoorbells]; }
+  void Free(uint32_t doorbell) {
+    used_ &= ~(uint64_t{1} << (doorbell % shm::kThreadDoorbells));
+    qps_[doorbell % shm::kThreadDoorbells] = nullptr;
+  }
+
+ private:
+  uint64_t used_ = 0;
+  std::array<DeviceQp*, shm::kThreadDoorbells> qps_{};
+};
+
 // Doorbell numbers of one session and who listens to each.
 class DoorbellTable {
  public:
   // The first leaf word is the command queue's.
   static constexpr uint32_t kFirst = shm::kCommandSlots;
+
+  // A page for a thread domain; kNoPage when all are taken.
+  static constexpr uint32_t kNoPage = shm::kThreadDoorbellPages;
+  uint32_t AddPage() {
+    for (uint32_t page = 0; page < kNoPage; ++page) {
+      if (pages_[page] != nullptr) continue;
+      pages_[page] = std::make_unique<ThreadDoorbells>();
+      return page;
+    }
+    return kNoPage;
+  }
+  // Precondition: none of its doorbells is taken.
+  void RemovePage(uint32_t page) { pages_[page].reset(); }
+  // As Allocate; in the page while there is room in it. kNoPage is none.
+  uint32_t AllocateIn(uint32_t page, DeviceQp* qp) {
+    const uint32_t doorbell = page != kNoPage ? pages_[page]->Allocate(page, qp) : 0;
+    return doorbell != 0 ? doorbell : Allocate(qp);
+  }
 
   // 0 when all numbers are taken.
   uint32_t Allocate(DeviceQp* qp) {
@@ -47,10 +90,15 @@ class DoorbellTable {
     return index + kFirst;
   }
   DeviceQp* Find(uint32_t doorbell) const {
+    if (doorbell >= shm::kFirstThreadDoorbell) {
+      const uint32_t page = PageOf(doorbell);
+      return page < kNoPage && pages_[page] != nullptr ? pages_[page]->Find(doorbell) : nullptr;
+    }
     if (doorbell < kFirst || doorbell - kFirst >= slots_.size()) return nullptr;
     return slots_[doorbell - kFirst].qp;
   }
   void Free(uint32_t doorbell) {
+    if (doorbell >= shm::kFirstThreadDoorbell) return pages_[PageOf(doorbell)]->Free(doorbell);
     slots_[doorbell - kFirst].qp = nullptr;
     free_.Push(slots_, doorbell - kFirst);
   }
@@ -60,8 +108,13 @@ class DoorbellTable {
     DeviceQp* qp = nullptr;
     uint32_t next_free = kNoIndex;
   };
+  static uint32_t PageOf(uint32_t doorbell) {
+    return (doorbell - shm::kFirstThreadDoorbell) / shm::kThreadDoorbells;
+  }
+
   std::vector<Slot> slots_;
   FreeIndices<Slot> free_;
+  std::array<std::unique_ptr<ThreadDoorbells>, shm::kThreadDoorbellPages> pages_;
 };
 
 struct Session {
@@ -75,6 +128,7 @@ struct Session {
   bool is_closing = false;  // its objects are gone; only DMA in flight keeps it
 
   HandleTable<Pd> pds;
+  HandleTable<Td> tds;
   HandleTable<Mr> mrs;
   HandleTable<Channel> channels;
   HandleTable<Cq> cqs;

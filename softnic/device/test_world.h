@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,8 @@ class FakeServices final : public SessionServices {
   ~FakeServices() override;
   int AllocateQueue(uint64_t bytes, QueueMemory* out) override;
   void FreeQueue(const QueueMemory& queue) override;
+  void OpenDoorbells(uint32_t page, const QueueMemory& memory) override { pages.insert(page); }
+  void CloseDoorbells(uint32_t page) override { pages.erase(page); }
   int OpenChannel(shm::Handle channel) override;
   void CloseChannel(shm::Handle channel) override { open_channels.erase(channel); }
   int SendPayload(int fd) override { return 0; }
@@ -99,6 +102,7 @@ class FakeServices final : public SessionServices {
   uint64_t next_queue = 1;
   int allocate_error = 0;
   uint32_t allocations_before_error = 0;  // that many succeed first
+  std::set<uint32_t> pages;  // doorbell pages of thread domains
   std::map<shm::Handle, std::deque<shm::ChannelEvent>> open_channels;
   int open_error = 0;
   std::deque<shm::AsyncEventMessage> async_events;

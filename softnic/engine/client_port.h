@@ -4,6 +4,7 @@
 // (which slots are busy, which bits are still to be served) stands here, in the daemon's memory.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "core/base/instant.h"
@@ -35,7 +36,10 @@ struct ClientPort {
 
   // Doorbell bits taken from shared memory and not served yet.
   uint64_t near_bits = 0;
-  bool was_near_last = false;   // the summaries' turn comes before the near leaf's again
+  uint64_t thread_pages_left = 0;  // bit per page of thread_bits
+  uint64_t thread_bits[shm::kThreadDoorbellPages] = {};
+  uint32_t last_source = 0;     // whose turn it was: the near leaf's, a page's, the summaries'
+  uint32_t last_page = 0;       // the last thread domain's
   uint16_t summaries_left = 0;  // bit per word of summary[]
   uint64_t summary_bits[shm::kDoorbellSummaries] = {};
   uint32_t leaf = 0;
@@ -44,7 +48,30 @@ struct ClientPort {
   uint32_t last_doorbell = 0;
   uint64_t deferred_commands = 0;  // slots that wait for their pace
 
-  bool HasBits() const { return near_bits != 0 || summaries_left != 0 || leaf_bits != 0; }
+  // Doorbell pages of thread domains; bit per page that there is.
+  uint64_t thread_pages = 0;
+  shm::ThreadDoorbellPage* thread_page[shm::kThreadDoorbellPages] = {};
+  // Of the page that was rung in last.
+  const std::atomic<uint32_t>* last_cpu = nullptr;
+
+  bool HasBits() const {
+    return near_bits != 0 || thread_pages_left != 0 || summaries_left != 0 || leaf_bits != 0;
+  }
+  uint32_t LastCpu() const {
+    return (last_cpu != nullptr ? last_cpu : &area->doorbells.last_cpu)
+        ->load(std::memory_order_relaxed);
+  }
+  void OpenDoorbells(uint32_t page, shm::ThreadDoorbellPage* memory) {
+    thread_page[page] = memory;
+    thread_pages |= uint64_t{1} << page;
+  }
+  void CloseDoorbells(uint32_t page) {
+    if (last_cpu == &thread_page[page]->last_cpu) last_cpu = nullptr;
+    thread_pages &= ~(uint64_t{1} << page);
+    thread_pages_left &= ~(uint64_t{1} << page);
+    thread_page[page] = nullptr;
+    thread_bits[page] = 0;
+  }
   bool MayBePolled() const { return !is_quarantined && !is_suspended; }
 
   bool is_parked = true;        // sleeping == 1: the client rings its eventfd

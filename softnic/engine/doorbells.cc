@@ -80,6 +80,10 @@ void Shard::Poll(ClientPort* port) {
 bool Shard::HasRung(const ClientPort& port) {
   const shm::DoorbellPage& page = port.area->doorbells;
   if (page.near_leaf.load(std::memory_order_relaxed) != 0) return true;
+  for (uint64_t pages = port.thread_pages; pages != 0; pages &= pages - 1) {
+    const shm::ThreadDoorbellPage* own = port.thread_page[std::countr_zero(pages)];
+    if (own->bits.load(std::memory_order_relaxed) != 0) return true;
+  }
   for (const auto& word : page.summary) {
     if (word.load(std::memory_order_relaxed) != 0) return true;
   }
@@ -130,7 +134,7 @@ void Shard::NoteCpu(ClientPort* port) {
   const uint64_t sleeps = sleeps_.load(std::memory_order_relaxed);
   if (port->sleeps_seen == sleeps) return;
   port->sleeps_seen = sleeps;
-  port->follows = port->area->doorbells.last_cpu.load(std::memory_order_relaxed) == slept_on_cpu_;
+  port->follows = port->LastCpu() == slept_on_cpu_;
 }
 
 void Shard::TakeDoorbells(ClientPort* port) {
@@ -141,26 +145,59 @@ void Shard::TakeDoorbells(ClientPort* port) {
   if (page.near_leaf.load(std::memory_order_relaxed) != 0) {
     // Acquire: pairs with the client's OR, so that the index behind the bit is seen.
     port->near_bits |= page.near_leaf.exchange(0, std::memory_order_seq_cst);
+    port->last_cpu = &page.last_cpu;
+  }
+  for (uint64_t pages = port->thread_pages; pages != 0; pages &= pages - 1) {
+    const int i = std::countr_zero(pages);
+    shm::ThreadDoorbellPage* own = port->thread_page[i];
+    if (own->bits.load(std::memory_order_relaxed) == 0) continue;
+    port->thread_bits[i] |= own->bits.exchange(0, std::memory_order_seq_cst);
+    port->thread_pages_left |= uint64_t{1} << i;
+    port->last_cpu = &own->last_cpu;
+    Count(thread_rings_);
   }
   for (uint32_t i = 0; i < shm::kDoorbellSummaries; ++i) {
     auto& word = page.summary[i];
     if (word.load(std::memory_order_relaxed) == 0) continue;
     // Acquire: pairs with the client's OR, so that the leaf bit and the index below are seen.
     port->summary_bits[i] |= word.exchange(0, std::memory_order_seq_cst);
+    port->last_cpu = &page.last_cpu;
     if (port->summary_bits[i] != 0) port->summaries_left |= static_cast<uint16_t>(1u << i);
   }
 }
 
-// Makes the next leaf with bits the current one. Its bits may be gone: a summary bit may lie.
+// Makes the next leaf with bits the current one: by turns the near one, the page of a thread domain,
+// and one that a summary leads to. Its bits may be gone: a summary bit may lie.
 void Shard::TakeLeaf(ClientPort* port) {
-  if (port->near_bits != 0 && (!port->was_near_last || port->summaries_left == 0)) {
-    port->was_near_last = true;
+  constexpr uint32_t kNear = 0, kThread = 1, kSources = 3;
+  const bool has[kSources] = {port->near_bits != 0, port->thread_pages_left != 0,
+                              port->summaries_left != 0};
+  uint32_t source = (port->last_source + 1) % kSources;
+  while (!has[source]) source = (source + 1) % kSources;
+  port->last_source = source;
+  if (source == kNear) {
     port->leaf = shm::kNearLeaf;
     port->leaf_bits = std::exchange(port->near_bits, 0);
-    return;
+  } else if (source == kThread) {
+    TakeThreadPage(port);
+  } else {
+    TakeFarLeaf(port);
   }
+}
+
+void Shard::TakeThreadPage(ClientPort* port) {
+  const int from = static_cast<int>((port->last_page + 1) % shm::kThreadDoorbellPages);
+  const uint32_t page = (static_cast<uint32_t>(from) + static_cast<uint32_t>(std::countr_zero(
+                                                           std::rotr(port->thread_pages_left, from)))) %
+                        shm::kThreadDoorbellPages;
+  port->last_page = page;
+  port->thread_pages_left &= ~(uint64_t{1} << page);
+  port->leaf = shm::kFirstThreadDoorbell / 64 + page;
+  port->leaf_bits = std::exchange(port->thread_bits[page], 0);
+}
+
+void Shard::TakeFarLeaf(ClientPort* port) {
   // The word after the one served last comes first, so that none starves.
-  port->was_near_last = false;
   int from = static_cast<int>((port->far_leaf / 64 + 1) % shm::kDoorbellSummaries);
   uint16_t rotated = std::rotr(port->summaries_left, from);
   uint32_t word = (static_cast<uint32_t>(from) + static_cast<uint32_t>(std::countr_zero(rotated))) %
@@ -182,7 +219,7 @@ bool Shard::PollPort(ClientPort* port) {
   uint32_t budget = kDoorbellsPerTurn;
   while (budget != 0 && !port->is_quarantined) {
     if (port->leaf_bits == 0) {
-      if (port->near_bits == 0 && port->summaries_left == 0) break;
+      if (!port->HasBits()) break;
       TakeLeaf(port);
       budget -= 1;  // a summary bit without leaf bits is work too
       if (port->leaf_bits == 0) continue;

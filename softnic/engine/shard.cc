@@ -26,11 +26,6 @@ constexpr Duration kParkedPollInterval = Microseconds(20);
 constexpr Duration kFlushBackoffMin = Microseconds(100);
 constexpr Duration kFlushBackoffMax = Milliseconds(10);
 
-// The leader alone counts; others only look.
-void Count(std::atomic<uint64_t>& counter) {
-  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-}
-
 }  // namespace
 
 Shard::Shard(Device* device, ProcessDma* dma, CopyCrew* crew)
@@ -83,6 +78,7 @@ ShardCounters Shard::counters() const {
   c.wakeups = wakeups_.load(std::memory_order_relaxed);
   c.spins = spins_.load(std::memory_order_relaxed);
   c.short_spins = short_spins_.load(std::memory_order_relaxed);
+  c.thread_rings = thread_rings_.load(std::memory_order_relaxed);
   c.takeovers = crew_->takeovers();
   return c;
 }

@@ -30,6 +30,7 @@ struct ShardCounters {
   uint64_t wakeups = 0;      // sleeps ended by a client or the control thread, not by time
   uint64_t spins = 0;        // turns that found nothing to do
   uint64_t short_spins = 0;  // sleeps taken early for a client on the same CPU
+  uint64_t thread_rings = 0;  // found in the doorbell pages of thread domains
   uint64_t takeovers = 0;    // leaders deposed because a copy hung
 };
 
@@ -82,12 +83,19 @@ class Shard {
   bool RunTimers();
   void ReapClosed();
 
+  // The leader alone counts; others only look.
+  static void Count(std::atomic<uint64_t>& counter) {
+    counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+
   // doorbells.cc
   bool PollPorts();
   bool PollPort(ClientPort* port);
   void NoteCpu(ClientPort* port);
   void TakeDoorbells(ClientPort* port);
   void TakeLeaf(ClientPort* port);
+  static void TakeThreadPage(ClientPort* port);
+  static void TakeFarLeaf(ClientPort* port);
   uint32_t ServeLeaf(ClientPort* port, uint32_t budget);
   void ServeCommand(ClientPort* port, uint32_t slot);
   void PassCommand(ClientPort* port, uint32_t slot, uint32_t submitted,
@@ -159,7 +167,8 @@ class Shard {
   std::atomic<bool> attention_{false};
   SpinTimes spin_times_;
   Instant awake_since_;
-  std::atomic<uint64_t> turns_{0}, sleeps_{0}, wakeups_{0}, spins_{0}, short_spins_{0};
+  std::atomic<uint64_t> turns_{0}, sleeps_{0}, wakeups_{0}, spins_{0}, short_spins_{0},
+      thread_rings_{0};
 };
 
 }  // namespace verbena::softnic

@@ -21,10 +21,6 @@ constexpr int kEventsPerWait = 64;
 // A client on this CPU is not kept waiting for longer by packets that follow each other.
 constexpr Duration kAwakeMax = Milliseconds(1);
 
-void Count(std::atomic<uint64_t>& counter) {
-  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-}
-
 }  // namespace
 
 Duration Shard::SpinLimit(bool* shares_cpu) {
@@ -37,8 +33,7 @@ Duration Shard::SpinLimit(bool* shares_cpu) {
       recent_.pop_back();
       continue;
     }
-    policy.AddClient(port->area->doorbells.last_cpu.load(std::memory_order_relaxed),
-                     port == rang_last_);
+    policy.AddClient(port->LastCpu(), port == rang_last_);
     if (port->follows && port == rang_last_) policy.ExpectLastToFollow();
     ++i;
   }

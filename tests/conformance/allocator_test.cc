@@ -64,8 +64,8 @@ class Allocator {
   }
 
   std::vector<Call> calls;
-  uint32_t refused_type = 0;   // nullptr for these
-  uint32_t default_type = 0;   // IBV_ALLOCATOR_USE_DEFAULT for these
+  uint32_t refused_type = 0;  // nullptr for these
+  uint32_t default_type = 0;  // IBV_ALLOCATOR_USE_DEFAULT for these
   size_t misaligned_by = 0;
   int unknown_frees = 0;
 

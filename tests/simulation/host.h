@@ -60,6 +60,8 @@ class Client final : public softnic::SessionServices {
   // --- softnic::SessionServices -----------------------------------------------------------------
   int AllocateQueue(uint64_t bytes, softnic::QueueMemory* out) override;
   void FreeQueue(const softnic::QueueMemory& queue) override;
+  void OpenDoorbells(uint32_t, const softnic::QueueMemory&) override {}
+  void CloseDoorbells(uint32_t) override {}
   int OpenChannel(shm::Handle channel) override { return 0; }
   void CloseChannel(shm::Handle channel) override {}
   int SendPayload(int fd) override { return 0; }
