@@ -75,8 +75,10 @@ bool MapQueue(Context* context, const shm::QueuePlace& place, uint32_t max_wr, u
   queue->ring = WorkQueueProducer(memory, place.entries, place.stride_bytes, max_wr,
                                   queue->entries.memory);
   queue->doorbell = place.doorbell;
-  const bool is_own = td != nullptr && place.doorbell >= shm::kFirstThreadDoorbell;
-  queue->own_doorbells = is_own ? td->doorbells : nullptr;
+  if (place.doorbell >= shm::kFirstThreadDoorbell) {
+    queue->own_doorbells = td != nullptr ? td->doorbells : nullptr;
+    if (queue->own_doorbells == nullptr) return false;
+  }
   queue->max_sge = max_sge;
   return true;
 }

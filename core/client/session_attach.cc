@@ -247,7 +247,7 @@ void* Session::MapPlace(const shm::QueuePlace& place) {
     }
   }
   if (arena == nullptr || place.offset > arena->bytes ||
-      place.bytes > arena->bytes - place.offset || place.doorbell >= shm::kMaxDoorbells) {
+      place.bytes > arena->bytes - place.offset || place.doorbell >= shm::kDoorbellsEnd) {
     return nullptr;
   }
   return static_cast<std::byte*>(arena->base) + place.offset;

@@ -336,7 +336,7 @@ TEST_F(SessionTest, PlacesOutsideTheirArenaAreRefused) {
   EXPECT_EQ(session_->MapPlace(bad), nullptr);
   EXPECT_FALSE(session_->MapRing(bad).IsValid());
   bad = place;
-  bad.doorbell = shm::kMaxDoorbells;
+  bad.doorbell = shm::kDoorbellsEnd;
   EXPECT_EQ(session_->MapPlace(bad), nullptr);
 }
 

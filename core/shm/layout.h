@@ -220,6 +220,8 @@ struct DoorbellPage {
 inline constexpr uint32_t kThreadDoorbellPages = 64;  // of one client
 inline constexpr uint32_t kThreadDoorbells = 64;      // in a page
 inline constexpr uint32_t kFirstThreadDoorbell = kMaxDoorbells;
+inline constexpr uint32_t kDoorbellsEnd =
+    kFirstThreadDoorbell + kThreadDoorbellPages * kThreadDoorbells;
 inline constexpr uint32_t kThreadDoorbellPageBytes = 4096;
 
 struct ThreadDoorbellPage {
