@@ -2,6 +2,7 @@
 """Unmodified perftest beside what the machine itself costs, alternating in one run.
 
     perftest_bench.py latency|bandwidth|wire ROUNDS
+    perftest_bench.py domains BATCHES
 
 Prints one JSON object per figure, for tools/bench.
 """
@@ -181,6 +182,15 @@ def wire(case, rounds):
     whole_nics(case, rounds)
 
 
+def domains(case, batches):
+    process = case.run([case.program("thread_domains"), str(batches)], 110,
+                       env=case.instance(nics=1).env())
+    for threads, times in json.loads(process.out).items():
+        count = threads.removeprefix("threads_")
+        figure(f"ibv_post_send in thread domains, {count} thread{'s' if count != '1' else ''}",
+               times["with_ns"], "ns", "the same without thread domains", times["without_ns"])
+
+
 def main():
     kind, rounds = sys.argv[1], int(sys.argv[2])
     harness.need_programs("reference")
@@ -191,7 +201,7 @@ def main():
     case_dir.mkdir()
     case = harness.Case(case_dir)
     try:
-        benches = {"latency": latency, "bandwidth": bandwidth, "wire": wire}
+        benches = {"latency": latency, "bandwidth": bandwidth, "wire": wire, "domains": domains}
         benches[kind](case, rounds)
     except (harness.Failure, subprocess.SubprocessError) as failure:
         print(failure, file=sys.stderr)

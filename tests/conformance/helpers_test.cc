@@ -367,10 +367,6 @@ TEST_F(NotYet, ReturnsTheDocumentedError) {
   auto expect_error = [](const char* verb, int error) {
     EXPECT_TRUE(error == EOPNOTSUPP || error == ENOSYS) << verb << ": " << error;
   };
-  ibv_parent_domain_init_attr parent = {};
-  parent.pd = a->pd;
-  parent.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
-  expect_null("allocators of a parent domain", ibv_alloc_parent_domain(a->context, &parent));
   ibv_alloc_dm_attr dm = {};
   dm.length = 64;
   expect_null("ibv_alloc_dm", ibv_alloc_dm(a->context, &dm));

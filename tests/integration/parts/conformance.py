@@ -1,6 +1,6 @@
 """The verbs API used directly. Feeds docs/verbs-support.md."""
 
-from harness import REPORTS, Spec
+from harness import REPORTS, Spec, check
 from parts.gtests import run_gtest
 
 PROGRAMS = ["objects_test", "access_test", "rc_test", "errors_test", "cq_test", "srq_test",
@@ -15,7 +15,11 @@ def one(program):
             REPORTS.mkdir(parents=True, exist_ok=True)
             report = REPORTS / f"{program}.json"
             report.unlink(missing_ok=True)
-        run_gtest(case, program, case.instance(), 170, report=report)
+        instance = case.instance()
+        run_gtest(case, program, instance, 170, report=report)
+        # Queues of thread domains ring in pages of their own, and no others do.
+        rings = instance.status()["engine"]["thread_rings"]
+        check((rings > 0) == (program == "domain_test"), f"{rings} rings of thread domains")
     return case_function
 
 
