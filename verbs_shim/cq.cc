@@ -176,6 +176,7 @@ Cq* CreateCq(Context* context, const ibv_cq_init_attr_ex& attr) {
     delete cq;
     return Fail<Cq>(error);
   }
+  cq->has_own_entries = cq->entries.memory != nullptr;
   Use(cq->parent_domain);
   const bool is_single_threaded = (attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 &&
                                   (attr.flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0;
@@ -220,11 +221,13 @@ static int Resize(Cq* cq, uint32_t cqe, EntryBuffer* entries) {
 VERBENA_EXPORT int ibv_resize_cq(ibv_cq* base, int cqe) {
   Cq* cq = ToCq(base);
   if (cqe <= 0 || static_cast<uint32_t>(cqe) > cq->context->attr.max_cqe) return EINVAL;
-  if (cqe < base->cqe) AwaitSends(cq);
+  cq->lock.Lock();
+  const bool shrinks = cqe < base->cqe;
+  cq->lock.Unlock();
+  if (shrinks) AwaitSends(cq);
   EntryBuffer entries = {};
-  if (cq->entries.memory != nullptr) {
+  if (cq->has_own_entries) {
     int error = AllocateEntries(cq, static_cast<uint32_t>(cqe), &entries);
-    // The default has a CQ from its beginning or not at all.
     if (error == 0 && entries.memory == nullptr) error = EOPNOTSUPP;
     if (error != 0) return error;
   }

@@ -77,7 +77,7 @@ struct Pd {
 };
 
 // Memory for a queue's entries that a parent domain's allocator gave, or none: they are in the
-// arena then.
+// arena then. A queue has one or the other for ever.
 struct EntryBuffer {
   ibv_pd* pd;
   void* memory;
@@ -113,6 +113,7 @@ struct Cq {
   // The rest under `lock`.
   CqConsumer ring;
   EntryBuffer entries;
+  bool has_own_entries;  // constant
   const shm::Cqe* current;  // of an extended poll
   bool current_is_flush;
   bool is_at_end;  // the daemon is gone, and nothing is left to tell
@@ -127,7 +128,7 @@ static_assert(offsetof(Cq, context) == sizeof(ibv_cq_ex));
 struct PostQueue {
   SpinLock lock;
   WorkQueueProducer ring;  // lock
-  EntryBuffer entries;
+  EntryBuffer entries;     // lock
   uint32_t doorbell;
   shm::ThreadDoorbellPage* own_doorbells;  // of a thread domain, or nullptr
   uint32_t max_sge;
@@ -137,6 +138,7 @@ struct PostQueue {
 
 struct Srq {
   ibv_srq base;  // must be first
+  bool has_own_entries;  // constant
   Context* context;
   uint64_t cookie;
   uint32_t events_reported;  // table_mutex

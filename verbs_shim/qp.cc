@@ -211,7 +211,9 @@ void FromShm(const shm::QpAttr& in, ibv_qp_attr* out) {
 
 void Learn(Qp* qp, uint32_t state) {
   qp->state.store(state, std::memory_order_relaxed);
-  qp->base()->state = static_cast<ibv_qp_state>(state);
+  // Two threads may learn it at once.
+  std::atomic_ref(qp->base()->state)
+      .store(static_cast<ibv_qp_state>(state), std::memory_order_relaxed);
 }
 
 // Both ends of a queue start again at zero when its QP is reset.

@@ -79,6 +79,7 @@ VERBENA_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
     delete srq;
     return Fail<ibv_srq>(error);
   }
+  srq->has_own_entries = srq->queue.entries.memory != nullptr;
   srq->base.context = pd->context;
   srq->base.srq_context = attr->srq_context;
   srq->base.pd = pd;
@@ -119,7 +120,6 @@ static int Modify(Srq* srq, ibv_srq_attr* attr, int attr_mask, EntryBuffer* entr
   RingMemory memory = srq->context->session->MapRing(reply.place);
   if (!memory.IsValid()) return ENOMEM;
   queue.ring.MoveTo(memory, reply.place.entries, reply.max_wr, entries->memory);
-  queue.doorbell = reply.place.doorbell;
   attr->max_wr = reply.max_wr;
   std::swap(queue.entries, *entries);
   return 0;
@@ -130,15 +130,11 @@ static int Modify(Srq* srq, ibv_srq_attr* attr, int attr_mask, EntryBuffer* entr
 VERBENA_EXPORT int ibv_modify_srq(ibv_srq* base, ibv_srq_attr* attr, int attr_mask) {
   Srq* srq = ToSrq(base);
   EntryBuffer entries = {};
-  const bool resizes = (attr_mask & IBV_SRQ_MAX_WR) != 0;
-  if (resizes && srq->queue.entries.memory != nullptr) {
+  if (srq->has_own_entries && (attr_mask & IBV_SRQ_MAX_WR) != 0) {
     ibv_srq_attr wanted = {attr->max_wr, srq->queue.max_sge, 0};
     int error = CheckSize(srq->context, wanted);
-    if (error == 0 && WorkQueueEntries(attr->max_wr) != srq->queue.ring.limit()) {
-      error = AllocateEntries(base->pd, wanted.max_wr, wanted.max_sge, &entries);
-      // The default has an SRQ from its beginning or not at all.
-      if (error == 0 && entries.memory == nullptr) error = EOPNOTSUPP;
-    }
+    if (error == 0) error = AllocateEntries(base->pd, wanted.max_wr, wanted.max_sge, &entries);
+    if (error == 0 && entries.memory == nullptr) error = EOPNOTSUPP;
     if (error != 0) return error;
   }
   int error;

@@ -164,7 +164,7 @@ def bazel_tests(name, deadline, *arguments):
 
 # What runs in other people's processes or handles their memory; the CLI does not.
 SHIPPED = ["core", "transport", "softnic", "verbs_shim"]
-SANITIZED = [f"//{folder}/..." for folder in SHIPPED] + ["//tests/fuzz/..."]
+SANITIZED = [f"//{folder}/..." for folder in SHIPPED] + ["//tests/fuzz/...", "//tests/stress/..."]
 
 
 def unit(deadline):
