@@ -41,6 +41,7 @@ void SetOps(Context* context) {
   vctx.query_device_ex = QueryDeviceEx;
   vctx.query_rt_values = QueryRtValues;
   vctx.create_cq_ex = CreateCqEx;
+  vctx.modify_cq = ModifyCq;
   vctx.create_qp_ex = CreateQpEx;
   vctx.create_srq_ex = CreateSrqEx;
   vctx.alloc_td = AllocTd;
@@ -190,6 +191,8 @@ int QueryDeviceEx(ibv_context* base, const ibv_query_device_ex_input* input,
   full.hca_core_clock = reply.hca_core_clock_khz;
   full.device_cap_flags_ex = reply.device_cap_flags_ex | reply.device_cap_flags;
   full.phys_port_cnt_ex = reply.phys_port_cnt;
+  full.cq_mod_caps.max_cq_count = static_cast<uint16_t>(reply.max_cq_moderation_count);
+  full.cq_mod_caps.max_cq_period = static_cast<uint16_t>(reply.max_cq_moderation_period_us);
   memset(static_cast<void*>(attr), 0, attr_bytes);
   memcpy(static_cast<void*>(attr), &full, attr_bytes < sizeof(full) ? attr_bytes : sizeof(full));
   return 0;

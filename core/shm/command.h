@@ -47,6 +47,7 @@ enum class CommandOp : uint32_t {
   kAttachMcast,
   kDetachMcast,
   kOpenPayload,
+  kModifyCq,
   kCount,
 };
 const char* CommandOpName(CommandOp op);
@@ -122,6 +123,10 @@ struct QueryDeviceReply {
   uint32_t num_comp_vectors;
   uint64_t completion_timestamp_mask, hca_core_clock_khz;
   uint64_t device_cap_flags_ex;
+  uint32_t max_cq_moderation_count, max_cq_moderation_period_us;
+  uint32_t qp_rate_limit_min_kbps, qp_rate_limit_max_kbps;
+  uint32_t rate_limit_qpts;  // bits 1 << enum ibv_qp_type
+  uint32_t reserved;
 };
 
 struct PortRequest {
@@ -206,6 +211,13 @@ struct CreateCqReply {
 struct ResizeCqRequest {
   Handle cq;
   uint32_t entries;
+};
+
+// An event of an armed CQ waits for `count` completions or `period_us`; 0 of either: for nothing.
+struct ModifyCqRequest {
+  Handle cq;
+  uint16_t count;
+  uint16_t period_us;
 };
 
 struct CreateSrqRequest {
@@ -303,6 +315,9 @@ struct ModifyQpRequest {
   Handle qp;
   uint32_t mask;
   QpAttr attr;
+  // With kRateLimit: 0 is what the NIC finds right.
+  uint32_t max_burst_bytes = 0;
+  uint32_t typical_packet_bytes = 0;
 };
 struct ModifyQpReply {
   uint32_t state;  // QpState afterwards

@@ -125,6 +125,7 @@ void DeviceCore::RemoveCq(Cq& cq) {
   Session& session = *cq.session;
   VERBENA_CHECK(!cq.is_dirty);
   if (cq.channel != nullptr) --cq.channel->users;
+  event_timers_.Remove(cq.event_timer);
   session.services->FreeQueue(cq.queue);
   --session.nic->counts.cqs;
   // Its undelivered event, if any, is discarded when its handle is found stale.
@@ -144,6 +145,7 @@ void DeviceCore::PushCompletion(DeviceQp& qp, transport::Completion& completion)
     return;
   }
   if (cq.channel == nullptr) return;  // nobody to tell
+  ++cq.unannounced;
   // A failed completion counts as solicited.  Spec: IBTA 11.4.2.2.
   bool is_failed = cqe.status != static_cast<uint8_t>(WcStatus::kSuccess);
   if (completion.solicited || is_failed) cq.is_dirty_solicited = true;
@@ -180,11 +182,19 @@ void DeviceCore::FireArmedCqs() {
 void DeviceCore::FireIfArmed(Cq& cq) {
   uint32_t arm = cq.ring.LoadArm();
   uint32_t sequence = arm >> shm::kArmSequenceShift;
-  if (sequence == cq.fired_arm) return;
+  if (sequence == cq.fired_arm) {
+    cq.unannounced = 0;
+    return;
+  }
   bool is_wanted =
       (arm & shm::kArmAny) != 0 || ((arm & shm::kArmSolicited) != 0 && cq.is_dirty_solicited);
-  if (!is_wanted) return;
-  cq.fired_arm = sequence;
+  if (is_wanted && !HoldsEvent(cq)) Fire(cq, sequence);
+}
+
+void DeviceCore::Fire(Cq& cq, uint32_t arm_sequence) {
+  cq.fired_arm = arm_sequence;
+  cq.unannounced = 0;
+  event_timers_.Remove(cq.event_timer);
   PushChannelEvent(cq);
 }
 

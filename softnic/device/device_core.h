@@ -5,6 +5,7 @@
 //   qp_commands.cc  create, modify, destroy       events.cc   channel and asynchronous events
 //   qp.cc  DeviceQp as its transport's host       show.cc     rows for `verbena show`
 //   wire.cc  PDUs to packets and back             mcast.cc    multicast groups
+//   cq_moderation.cc  events that wait
 //
 // Invariants: every public call ends in Settle(), after which no QP has undrained outputs (but
 // those marked has_more_output), and no CQ a completion whose arm word was not looked at. Thread:
@@ -181,6 +182,14 @@ class DeviceCore {
   // Reads the arm words of CQs that got completions, and fires their events.
   void FireArmedCqs();
   void FireIfArmed(Cq& cq);
+  void Fire(Cq& cq, uint32_t arm_sequence);
+
+  // --- cq_moderation.cc -------------------------------------------------------------------------
+  int ModifyCq(Command& command);
+  // Whether the event of a CQ that is armed for what it holds has to wait.
+  bool HoldsEvent(Cq& cq);
+  void FireHeld(Cq& cq);
+  void FireDueHeld();
 
   // --- events.cc --------------------------------------------------------------------------------
   void PushChannelEvent(Cq& cq);
@@ -427,6 +436,7 @@ class DeviceCore {
   IntrusiveList<Session> ready_sessions_;
   IntrusiveList<Session> sessions_with_events_;
   TimerHeap timers_;
+  TimerHeap event_timers_;  // of CQs
 
   // What the QPs' outputs are polled into; blank between uses. Blanking new ones for each poll, of
   // which most find nothing, took a quarter of the time of a small message.

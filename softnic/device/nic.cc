@@ -158,6 +158,8 @@ void Nic::DescribeDevice(shm::QueryDeviceReply* out) const {
   out->num_comp_vectors = limits_.comp_vectors;
   out->completion_timestamp_mask = ~uint64_t{0};
   out->hca_core_clock_khz = kClockKhz;
+  out->max_cq_moderation_count = kCqModerationCountMax;
+  out->max_cq_moderation_period_us = kCqModerationPeriodMaxUs;
 }
 
 void Nic::DescribePort(shm::QueryPortReply* out) const {

@@ -142,6 +142,7 @@ void DeviceCore::OnTimeout(Instant now) {
       UpdateTimer(qp);
     }
   }
+  FireDueHeld();
   GiveUpHeldAcks();
   for (const auto& nic : nics_) {
     if (nic->port != nullptr && nic->port->PollTimeout() <= now) nic->port->OnTimeout(now);
@@ -152,6 +153,8 @@ void DeviceCore::OnTimeout(Instant now) {
 Instant DeviceCore::PollTimeout() const {
   const Timer* earliest = timers_.Earliest();
   Instant due = earliest == nullptr ? Instant::Never() : earliest->deadline;
+  const Timer* event = event_timers_.Earliest();
+  if (event != nullptr) due = std::min(due, event->deadline);
   if (!HasNetwork()) return due;
   if (!held_acks_.empty()) due = std::min(due, held_acks_.front().due());
   for (const auto& nic : nics_) {
