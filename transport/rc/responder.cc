@@ -26,6 +26,7 @@ void Responder::Reset() {
   reads_waiting_ = invalidations_waiting_ = dma_outstanding_ = results_to_ignore_ =
       read_sent_bytes_ = 0;
   message_ = MessageState{};
+  epsn_ = done_psn_ = Psn{};
   msn_ = Msn{};
   is_halted_ = true;
   nak_sent_ = dma_due_ = ack_due_ = nak_due_ = has_failure_ = false;

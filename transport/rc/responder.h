@@ -37,6 +37,7 @@ class Responder {
   void Halt();
 
   bool CanAccept(const Pdu& pdu) const;
+  Psn expected_psn() const { return epsn_; }
   bool IsNext(Psn psn) const { return !is_halted_ && psn == epsn_; }
   // True if the request was the one expected, and is executed.
   bool OnPdu(const Pdu& pdu, const OpcodeInfo& info);

@@ -125,6 +125,7 @@ class SendWindow {
   // Forgets all work, keeps the memory.
   void Clear() {
     head = retired = acked = cursor = tail = 0;
+    next_psn = unacked_psn = sent_psn = Psn{};
     rd_atomic_outstanding = split_reads = 0;
     sq_may_hold_more = may_send = false;
   }
