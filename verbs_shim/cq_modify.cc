@@ -8,9 +8,9 @@ namespace verbena::verbs {
 int ModifyCq(ibv_cq* base, ibv_modify_cq_attr* attr) {
   Cq* cq = ToCq(base);
   if (attr->attr_mask != IBV_CQ_ATTR_MODERATE) return EINVAL;
-  return Execute(cq->context, shm::CommandOp::kModifyCq,
-                 shm::ModifyCqRequest{base->handle, attr->moderate.cq_count,
-                                      attr->moderate.cq_period});
+  return Execute(
+      cq->context, shm::CommandOp::kModifyCq,
+      shm::ModifyCqRequest{base->handle, attr->moderate.cq_count, attr->moderate.cq_period});
 }
 
 }  // namespace verbena::verbs

@@ -32,6 +32,9 @@ constexpr uint32_t kDeviceCaps = kCapBadQkeyCounter | kCapCurrentQpState | kCapP
                                  kCapSysImageGuid | kCapRcRnrNak | kCapSrqResize |
                                  kCapMemMgtExtensions;
 
+// IB_UVERBS_DEVICE_ATOMIC_WRITE
+constexpr uint64_t kDeviceCapsEx = kDeviceCaps | uint64_t{1} << 40;
+
 constexpr uint32_t kVendorId = 0xffffff;  // what software devices say: no registered vendor
 constexpr uint32_t kVendorPartId = 1;
 constexpr uint32_t kAckDelayExp = 15;           // as rxe
@@ -131,7 +134,7 @@ void Nic::DescribeDevice(shm::QueryDeviceReply* out) const {
   out->max_qp = limits_.max_qp;
   out->max_qp_wr = limits_.max_qp_wr;
   out->device_cap_flags = kDeviceCaps;
-  out->device_cap_flags_ex = kDeviceCaps;
+  out->device_cap_flags_ex = kDeviceCapsEx;
   out->max_sge = limits_.max_sge;
   out->max_sge_rd = limits_.max_sge_rd;
   out->max_cq = limits_.max_cq;
