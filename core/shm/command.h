@@ -177,13 +177,16 @@ struct MappedPiece {
 };
 inline constexpr uint32_t kMappedPiecesMax = 16;
 
+// What can't be mapped fails, instead of being reached another way.
+inline constexpr uint32_t kRegMrMapped = 1u << 0;
+
 struct RegMrRequest {
   Handle pd;
   uint32_t access;
   uint64_t addr;  // in the calling process
   uint64_t length;
   uint64_t iova;  // address by which work requests name the first byte
-  uint32_t flags;
+  uint32_t flags;  // kRegMrMapped
   uint32_t piece_count;
   uint64_t payload;                      // file of the pieces
   MappedPiece pieces[kMappedPiecesMax];  // ascending, apart, within the range

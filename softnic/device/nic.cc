@@ -35,6 +35,8 @@ constexpr uint32_t kDeviceCaps = kCapBadQkeyCounter | kCapCurrentQpState | kCapP
 // IB_UVERBS_DEVICE_ATOMIC_WRITE
 constexpr uint64_t kDeviceCapsEx = kDeviceCaps | uint64_t{1} << 40;
 
+constexpr uint32_t kRateLimitQpts = 1u << 2 | 1u << 3 | 1u << 4;  // IBV_QPT_RC, UC, UD
+
 constexpr uint32_t kVendorId = 0xffffff;  // what software devices say: no registered vendor
 constexpr uint32_t kVendorPartId = 1;
 constexpr uint32_t kAckDelayExp = 15;           // as rxe
@@ -163,6 +165,9 @@ void Nic::DescribeDevice(shm::QueryDeviceReply* out) const {
   out->hca_core_clock_khz = kClockKhz;
   out->max_cq_moderation_count = kCqModerationCountMax;
   out->max_cq_moderation_period_us = kCqModerationPeriodMaxUs;
+  out->qp_rate_limit_min_kbps = 1;
+  out->qp_rate_limit_max_kbps = transport::kRateLimitMaxKbps;
+  out->rate_limit_qpts = kRateLimitQpts;
 }
 
 void Nic::DescribePort(shm::QueryPortReply* out) const {
