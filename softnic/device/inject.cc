@@ -91,7 +91,8 @@ uint32_t DeviceCore::Inject(Nic& nic, EventType event, const EventTarget& target
     return qp != nullptr ? 1 : 0;
   }
   uint32_t told = 0;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, owned] : sessions_) {
+    Session* session = owned.get();
     if (session->nic != &nic || session->is_closing) continue;
     if (target.kind == Kind::kPort) {
       PushAsyncEvent(*session, EventSource::kPort, event, kPortNumber, 0);
