@@ -24,6 +24,7 @@ enum Trait : uint32_t {
   kAeth = 1u << 10,
   kImm = 1u << 11,
   kIeth = 1u << 12,
+  kAtomicWrite = 1u << 13,
   kOnly = kFirst | kLast,
 };
 
@@ -37,6 +38,7 @@ constexpr OpcodeInfo Row(const char* name, uint8_t services, uint32_t traits) {
   info.is_write = has(kWrite);
   info.is_read_response = has(kReadResponse);
   info.is_atomic = has(kAtomic);
+  info.is_atomic_write = has(kAtomicWrite);
   info.is_first = has(kFirst);
   info.is_middle = has(kMiddle);
   info.is_last = has(kLast);
@@ -48,8 +50,9 @@ constexpr OpcodeInfo Row(const char* name, uint8_t services, uint32_t traits) {
   return info;
 }
 
-// Indexed by opcode; a row without a name is a reserved value.  Spec: IBTA 9.2.1, OpCode table.
-constexpr std::array<OpcodeInfo, 0x18> kOpcodes = {
+// Indexed by opcode; a row without a name is a reserved value.  Spec: IBTA 9.2.1, OpCode table;
+// annex A19 (memory placement extensions).
+constexpr std::array<OpcodeInfo, 0x1e> kOpcodes = {
     Row("SEND_FIRST", kRc | kUc, kRequest | kSend | kFirst),
     Row("SEND_MIDDLE", kRc | kUc, kRequest | kSend | kMiddle),
     Row("SEND_LAST", kRc | kUc, kRequest | kSend | kLast),
@@ -74,6 +77,12 @@ constexpr std::array<OpcodeInfo, 0x18> kOpcodes = {
     OpcodeInfo{},  // 0x15 is reserved
     Row("SEND_LAST_WITH_INVALIDATE", kRc, kRequest | kSend | kLast | kIeth),
     Row("SEND_ONLY_WITH_INVALIDATE", kRc, kRequest | kSend | kOnly | kIeth),
+    OpcodeInfo{},  // 0x18 to 0x1b are reserved
+    OpcodeInfo{},
+    OpcodeInfo{},
+    OpcodeInfo{},
+    OpcodeInfo{},  // 0x1c is FLUSH
+    Row("ATOMIC_WRITE", kRc, kRequest | kOnly | kAtomicWrite | kReth),
 };
 
 }  // namespace

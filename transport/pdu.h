@@ -42,6 +42,7 @@ enum class Opcode : uint8_t {
   kFetchAdd = 0x14,
   kSendLastWithInvalidate = 0x16,
   kSendOnlyWithInvalidate = 0x17,
+  kAtomicWrite = 0x1d,
 };
 
 // Credit count of an AETH: end-to-end flow control is not in use.  Spec: IBTA 9.7.7.2.
@@ -146,6 +147,7 @@ struct Pdu {
 struct OpcodeInfo {
   const char* name;
   bool is_request, is_send, is_write, is_read_response, is_atomic;
+  bool is_atomic_write;  // eight bytes at once; answered as a READ of nothing is
   bool is_first, is_middle, is_last;  // an ONLY is first and last
   bool has_reth, has_atomic_eth, has_aeth, has_imm, has_ieth;
   uint8_t services;  // bit 1 << Service

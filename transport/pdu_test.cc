@@ -18,20 +18,22 @@ TEST(OpcodeTableTest, HoldsExactlyTheDefinedValues) {
   for (int value = 0; value < 256; ++value) {
     if (LookUpOpcode(static_cast<Opcode>(value)) != nullptr) ++defined;
   }
-  EXPECT_EQ(defined, 23);
+  EXPECT_EQ(defined, 24);
   EXPECT_EQ(LookUpOpcode(static_cast<Opcode>(0x15)), nullptr);
   EXPECT_EQ(LookUpOpcode(static_cast<Opcode>(0x18)), nullptr);
+  EXPECT_EQ(LookUpOpcode(static_cast<Opcode>(0x1e)), nullptr);
 }
 
 TEST(OpcodeTableTest, NamesSayWhatTheTraitsSay) {
-  for (int value = 0; value < 0x18; ++value) {
+  for (int value = 0; value < 0x20; ++value) {
     const OpcodeInfo* info = LookUpOpcode(static_cast<Opcode>(value));
     if (info == nullptr) continue;
     std::string name = info->name;
     SCOPED_TRACE(name);
     auto says = [&](const char* part) { return name.find(part) != std::string::npos; };
     EXPECT_EQ(info->is_send, says("SEND"));
-    EXPECT_EQ(info->is_write, says("WRITE"));
+    EXPECT_EQ(info->is_atomic_write, says("ATOMIC_WRITE"));
+    EXPECT_EQ(info->is_write, says("WRITE") && !info->is_atomic_write);
     EXPECT_EQ(info->is_read_response, says("READ_RESPONSE"));
     EXPECT_EQ(info->has_imm, says("WITH_IMM"));
     EXPECT_EQ(info->has_ieth, says("INVALIDATE"));
@@ -39,10 +41,10 @@ TEST(OpcodeTableTest, NamesSayWhatTheTraitsSay) {
     EXPECT_EQ(info->is_first, !says("MIDDLE") && !says("LAST"));
     EXPECT_EQ(info->is_last, !says("MIDDLE") && !says("FIRST"));
     EXPECT_EQ(info->is_request, !says("RESPONSE") && !says("ACKNOWLEDGE"));
-    EXPECT_EQ(info->is_atomic, says("ATOMIC") || says("SWAP") || says("ADD"));
+    EXPECT_EQ(info->is_atomic, says("ATOMIC_ACK") || says("SWAP") || says("ADD"));
     EXPECT_EQ(info->has_atomic_eth, says("SWAP") || says("ADD"));
-    EXPECT_EQ(info->has_reth,
-              says("READ_REQUEST") || (says("WRITE") && (says("FIRST") || says("ONLY"))));
+    EXPECT_EQ(info->has_reth, says("READ_REQUEST") || info->is_atomic_write ||
+                                  (says("WRITE") && (says("FIRST") || says("ONLY"))));
     EXPECT_EQ(info->has_aeth, says("ACKNOWLEDGE") || (says("RESPONSE") && !says("MIDDLE")));
     EXPECT_TRUE(Serves(*info, Service::kRc));
     EXPECT_EQ(Serves(*info, Service::kUc), value <= 0x0b);
@@ -57,6 +59,7 @@ TEST(OpcodeTableTest, EnumeratorsStandAtTheirRows) {
   EXPECT_STREQ(LookUpOpcode(Opcode::kAtomicAcknowledge)->name, "ATOMIC_ACKNOWLEDGE");
   EXPECT_STREQ(LookUpOpcode(Opcode::kFetchAdd)->name, "FETCH_ADD");
   EXPECT_STREQ(LookUpOpcode(Opcode::kSendOnlyWithInvalidate)->name, "SEND_ONLY_WITH_INVALIDATE");
+  EXPECT_STREQ(LookUpOpcode(Opcode::kAtomicWrite)->name, "ATOMIC_WRITE");
 }
 
 TEST(SegmentTest, PartsOfAMessageJoinToWhatTheyWerePartsOf) {

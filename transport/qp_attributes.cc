@@ -89,6 +89,7 @@ int QpAttributes::CheckValues(const shm::QpAttr& attr, uint32_t mask) const {
       IsAbove(mask, qp_mask::kDestQpn, attr.dest_qp_num, kQpnMax) ||
       IsAbove(mask, qp_mask::kPathMigState, attr.path_mig_state, kPathMigStateMax) ||
       IsAbove(mask, qp_mask::kMaxQpRdAtomic, attr.max_rd_atomic, config_.max_rd_atomic) ||
+      IsAbove(mask, qp_mask::kRateLimit, attr.rate_limit, kRateLimitMaxKbps) ||
       IsAbove(mask, qp_mask::kMaxDestRdAtomic, attr.max_dest_rd_atomic,
               config_.max_dest_rd_atomic)) {
     return EINVAL;
@@ -150,6 +151,7 @@ void QpAttributes::Apply(const shm::QpAttr& attr, uint32_t mask, QpState to) {
   if ((mask & qp_mask::kMinRnrTimer) != 0) v.min_rnr_timer = attr.min_rnr_timer;
   if ((mask & qp_mask::kPathMigState) != 0) v.path_mig_state = attr.path_mig_state;
   if ((mask & qp_mask::kDestQpn) != 0) v.dest_qp_num = attr.dest_qp_num;
+  if ((mask & qp_mask::kRateLimit) != 0) v.rate_limit = attr.rate_limit;
 
   if (to == QpState::kSqd && state_ != QpState::kSqd) {
     sq_draining_ = true;

@@ -19,6 +19,7 @@ using shm::qp_mask::kPathMtu;
 using shm::qp_mask::kPkeyIndex;
 using shm::qp_mask::kPort;
 using shm::qp_mask::kQkey;
+using shm::qp_mask::kRateLimit;
 using shm::qp_mask::kRetryCnt;
 using shm::qp_mask::kRnrRetry;
 using shm::qp_mask::kRqPsn;
@@ -41,6 +42,7 @@ constexpr uint32_t kConnectedInit = kPkeyIndex | kPort | kAccessFlags;
 constexpr uint32_t kDatagramInit = kPkeyIndex | kPort | kQkey;
 constexpr uint32_t kUcPeer = kAv | kPathMtu | kDestQpn | kRqPsn;
 constexpr uint32_t kRcPeer = kUcPeer | kMaxDestRdAtomic | kMinRnrTimer;
+// The rate limit is no attribute of the specification: it goes where kernels take it.
 constexpr uint32_t kConnectedLive = kCurState | kAccessFlags | kAltPath | kPathMigState;
 
 // The same row for every service.
@@ -69,15 +71,15 @@ extern const QpTransition kQpTransitions[] = {
 
     VERBENA_EVERY_SERVICE(kRtr, kReset, 0, 0, "10.3.1.1"),
     {kRtr, kRts, kRc, kTimeout | kRetryCnt | kRnrRetry | kSqPsn | kMaxQpRdAtomic,
-     kConnectedLive | kMinRnrTimer, "10.3.1.4"},
-    {kRtr, kRts, kUc, kSqPsn, kConnectedLive, "10.3.1.4"},
-    {kRtr, kRts, kUd, kSqPsn, kCurState | kQkey, "10.3.1.4"},
+     kConnectedLive | kMinRnrTimer | kRateLimit, "10.3.1.4"},
+    {kRtr, kRts, kUc, kSqPsn, kConnectedLive | kRateLimit, "10.3.1.4"},
+    {kRtr, kRts, kUd, kSqPsn, kCurState | kQkey | kRateLimit, "10.3.1.4"},
     VERBENA_EVERY_SERVICE(kRtr, kErr, 0, 0, "10.3.1.7"),
 
     VERBENA_EVERY_SERVICE(kRts, kReset, 0, 0, "10.3.1.1"),
-    {kRts, kRts, kRc, 0, kConnectedLive | kMinRnrTimer, "10.3.1.4"},
-    {kRts, kRts, kUc, 0, kConnectedLive, "10.3.1.4"},
-    {kRts, kRts, kUd, 0, kCurState | kQkey, "10.3.1.4"},
+    {kRts, kRts, kRc, 0, kConnectedLive | kMinRnrTimer | kRateLimit, "10.3.1.4"},
+    {kRts, kRts, kUc, 0, kConnectedLive | kRateLimit, "10.3.1.4"},
+    {kRts, kRts, kUd, 0, kCurState | kQkey | kRateLimit, "10.3.1.4"},
     VERBENA_EVERY_SERVICE(kRts, kSqd, 0, kEnSqdAsyncNotify, "10.3.1.5"),
     VERBENA_EVERY_SERVICE(kRts, kErr, 0, 0, "10.3.1.7"),
 

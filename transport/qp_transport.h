@@ -74,6 +74,8 @@ struct Completion {
   bool solicited = false;  // counts for ibv_req_notify_cq(solicited_only)
 };
 
+inline constexpr uint32_t kRateLimitMaxKbps = 100'000'000;  // of a port of 100 Gb/s
+
 struct QpConfig {
   Service service = Service::kRc;
   Qpn qpn;

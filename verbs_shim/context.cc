@@ -41,6 +41,8 @@ void SetOps(Context* context) {
   vctx.query_device_ex = QueryDeviceEx;
   vctx.query_rt_values = QueryRtValues;
   vctx.create_cq_ex = CreateCqEx;
+  vctx.modify_cq = ModifyCq;
+  vctx.modify_qp_rate_limit = ModifyQpRateLimit;
   vctx.create_qp_ex = CreateQpEx;
   vctx.create_srq_ex = CreateSrqEx;
   vctx.alloc_td = AllocTd;
@@ -190,6 +192,10 @@ int QueryDeviceEx(ibv_context* base, const ibv_query_device_ex_input* input,
   full.hca_core_clock = reply.hca_core_clock_khz;
   full.device_cap_flags_ex = reply.device_cap_flags_ex | reply.device_cap_flags;
   full.phys_port_cnt_ex = reply.phys_port_cnt;
+  full.packet_pacing_caps = {reply.qp_rate_limit_min_kbps, reply.qp_rate_limit_max_kbps,
+                             reply.rate_limit_qpts};
+  full.cq_mod_caps.max_cq_count = static_cast<uint16_t>(reply.max_cq_moderation_count);
+  full.cq_mod_caps.max_cq_period = static_cast<uint16_t>(reply.max_cq_moderation_period_us);
   memset(static_cast<void*>(attr), 0, attr_bytes);
   memcpy(static_cast<void*>(attr), &full, attr_bytes < sizeof(full) ? attr_bytes : sizeof(full));
   return 0;

@@ -58,6 +58,7 @@ int RegisterRegion(Context* context, client::Registration* registration, shm::Re
   int sharing_error = 0;
   if (backend != shm::kDmaProcess) {
     const bool is_forced = backend == shm::kDmaMapped;
+    if (is_forced) request->flags = shm::kRegMrMapped;
     sharing_error = client::ShareForRegistration(
         context->session, is_forced ? client::Sharing::kAll : client::Sharing::kWhereSafe,
         registration, request);

@@ -258,6 +258,8 @@ void SetUnsupportedOps(ibv_context_ops* ops);
 // Entry points reached through function pointers in ibv_context and verbs_context.
 int PollCq(ibv_cq* cq, int num_entries, ibv_wc* wc);
 int ReqNotifyCq(ibv_cq* cq, int solicited_only);
+int ModifyCq(ibv_cq* cq, ibv_modify_cq_attr* attr);
+int ModifyQpRateLimit(ibv_qp* qp, ibv_qp_rate_limit_attr* attr);
 int PostSend(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr);
 int PostRecv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
 int PostSrqRecv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);

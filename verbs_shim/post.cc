@@ -5,6 +5,8 @@
 namespace verbena::verbs {
 namespace {
 
+constexpr uint64_t kAtomicBytes = 8;
+
 uint64_t TotalBytes(const ibv_sge* sge, int num_sge) {
   uint64_t bytes = 0;
   for (int i = 0; i < num_sge; ++i) bytes += sge[i].length;
@@ -20,9 +22,12 @@ int CheckSend(const Qp& qp, const ibv_send_wr& wr) {
   if (type == IBV_QPT_UD && wr.wr.ud.ah == nullptr) return EINVAL;
   if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
     if (!OpcodeCarriesData(wr.opcode)) return EINVAL;
-    if (TotalBytes(wr.sg_list, wr.num_sge) > qp.max_inline_bytes) return EINVAL;
+    const uint64_t bytes = TotalBytes(wr.sg_list, wr.num_sge);
+    if (wr.opcode == IBV_WR_ATOMIC_WRITE) return bytes == kAtomicBytes ? 0 : EINVAL;
+    if (bytes > qp.max_inline_bytes) return EINVAL;
   }
-  return 0;
+  // Its eight bytes travel in the request itself.
+  return wr.opcode == IBV_WR_ATOMIC_WRITE ? EINVAL : 0;
 }
 
 void CopyInline(const ibv_send_wr& wr, shm::SendWqe* wqe) {
@@ -34,6 +39,17 @@ void CopyInline(const ibv_send_wr& wr, shm::SendWqe* wqe) {
     bytes += sge.length;
   }
   wqe->inline_bytes = bytes;
+  wqe->num_sge = 0;
+}
+
+void FillAtomicWrite(const ibv_send_wr& wr, shm::SendWqe* wqe) {
+  auto* out = reinterpret_cast<char*>(&wqe->atomic.compare_add);
+  for (int i = 0; i < wr.num_sge; ++i) {
+    CopyBytes(out, reinterpret_cast<const void*>(wr.sg_list[i].addr), wr.sg_list[i].length);
+    out += wr.sg_list[i].length;
+  }
+  wqe->flags &= static_cast<uint8_t>(~shm::kSendInline);
+  wqe->inline_bytes = 0;
   wqe->num_sge = 0;
 }
 
@@ -59,6 +75,7 @@ void FillSend(const Qp& qp, const ibv_send_wr& wr, shm::SendWqe* wqe) {
     wqe->remote_addr = wr.wr.rdma.remote_addr;
     wqe->rkey = wr.wr.rdma.rkey;
   }
+  if (wr.opcode == IBV_WR_ATOMIC_WRITE) return FillAtomicWrite(wr, wqe);
   if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
     CopyInline(wr, wqe);
     return;

@@ -24,7 +24,7 @@ inline bool OpcodeAllowed(ibv_qp_type type, uint32_t opcode) {
   constexpr uint32_t kUc = kUd | 1u << IBV_WR_SEND_WITH_INV | 1u << IBV_WR_RDMA_WRITE |
                            1u << IBV_WR_RDMA_WRITE_WITH_IMM | 1u << IBV_WR_LOCAL_INV;
   constexpr uint32_t kRc = kUc | 1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP |
-                           1u << IBV_WR_ATOMIC_FETCH_AND_ADD;
+                           1u << IBV_WR_ATOMIC_FETCH_AND_ADD | 1u << IBV_WR_ATOMIC_WRITE;
   uint32_t allowed = type == IBV_QPT_RC ? kRc : type == IBV_QPT_UC ? kUc : kUd;
   return opcode < 32 && (allowed >> opcode & 1) != 0;
 }
@@ -33,7 +33,7 @@ inline bool OpcodeAllowed(ibv_qp_type type, uint32_t opcode) {
 inline bool OpcodeCarriesData(uint32_t opcode) {
   constexpr uint32_t kData = 1u << IBV_WR_SEND | 1u << IBV_WR_SEND_WITH_IMM |
                              1u << IBV_WR_SEND_WITH_INV | 1u << IBV_WR_RDMA_WRITE |
-                             1u << IBV_WR_RDMA_WRITE_WITH_IMM;
+                             1u << IBV_WR_RDMA_WRITE_WITH_IMM | 1u << IBV_WR_ATOMIC_WRITE;
   return opcode < 32 && (kData >> opcode & 1) != 0;
 }
 

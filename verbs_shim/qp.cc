@@ -360,10 +360,6 @@ VERBENA_EXPORT int ibv_destroy_qp(ibv_qp* base) {
   return 0;
 }
 
-// The cross-process backend writes each receive in one pass, but says nothing about the order in
-// which another CPU sees it: "not guaranteed" is the true answer.
-VERBENA_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
-
 }  // namespace verbena::verbs
 
 VERBENA_VERSION_1_1(ibv_create_qp);

@@ -63,6 +63,10 @@ void WrAtomicFetchAdd(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t add)
   shm::SendWqe* wqe = BeginRemote(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, addr);
   if (wqe != nullptr) wqe->atomic = {add, 0};
 }
+void WrAtomicWrite(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, const void* value) {
+  shm::SendWqe* wqe = BeginRemote(qp, IBV_WR_ATOMIC_WRITE, rkey, addr);
+  if (wqe != nullptr) memcpy(&wqe->atomic.compare_add, value, sizeof(wqe->atomic.compare_add));
+}
 void WrLocalInv(ibv_qp_ex* qp, uint32_t rkey) {
   if (shm::SendWqe* wqe = Begin(qp, IBV_WR_LOCAL_INV)) wqe->imm_or_rkey = rkey;
 }
@@ -160,7 +164,7 @@ bool SendOpsSupported(ibv_qp_type type, uint64_t send_ops_flags) {
   constexpr uint64_t kUc = kUd | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_WRITE |
                            IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_LOCAL_INV;
   constexpr uint64_t kRc = kUc | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-                           IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+                           IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE;
   uint64_t supported = type == IBV_QPT_RC ? kRc : type == IBV_QPT_UC ? kUc : kUd;
   return (send_ops_flags & ~supported) == 0;
 }
@@ -176,6 +180,7 @@ void SetSendOps(Qp* qp, uint64_t flags) {
   if (flags & IBV_QP_EX_WITH_RDMA_READ) ex.wr_rdma_read = WrRdmaRead;
   if (flags & IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP) ex.wr_atomic_cmp_swp = WrAtomicCmpSwp;
   if (flags & IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD) ex.wr_atomic_fetch_add = WrAtomicFetchAdd;
+  if (flags & IBV_QP_EX_WITH_ATOMIC_WRITE) ex.wr_atomic_write = WrAtomicWrite;
   if (flags & IBV_QP_EX_WITH_LOCAL_INV) ex.wr_local_inv = WrLocalInv;
   ex.wr_set_ud_addr = WrSetUdAddr;
   ex.wr_set_sge = WrSetSge;

@@ -118,6 +118,7 @@ enum class EventType : uint8_t {
   kClientReregister = 17,
   kGidChange = 18,
   kWqFatal = 19,
+  kDeviceSpeedChange = 20,
 };
 
 // Memory access rights. Values equal enum ibv_access_flags.

@@ -49,6 +49,7 @@ enum class CommandOp : uint32_t {
   kOpenPayload,
   kAllocTd,
   kDeallocTd,
+  kModifyCq,
   kCount,
 };
 const char* CommandOpName(CommandOp op);
@@ -128,6 +129,10 @@ struct QueryDeviceReply {
   uint32_t num_comp_vectors;
   uint64_t completion_timestamp_mask, hca_core_clock_khz;
   uint64_t device_cap_flags_ex;
+  uint32_t max_cq_moderation_count, max_cq_moderation_period_us;
+  uint32_t qp_rate_limit_min_kbps, qp_rate_limit_max_kbps;
+  uint32_t rate_limit_qpts;  // bits 1 << enum ibv_qp_type
+  uint32_t reserved;
 };
 
 struct PortRequest {
@@ -178,13 +183,16 @@ struct MappedPiece {
 };
 inline constexpr uint32_t kMappedPiecesMax = 16;
 
+// What can't be mapped fails, instead of being reached another way.
+inline constexpr uint32_t kRegMrMapped = 1u << 0;
+
 struct RegMrRequest {
   Handle pd;
   uint32_t access;
   uint64_t addr;  // in the calling process
   uint64_t length;
   uint64_t iova;  // address by which work requests name the first byte
-  uint32_t flags;
+  uint32_t flags;  // kRegMrMapped
   uint32_t piece_count;
   uint64_t payload;                      // file of the pieces
   MappedPiece pieces[kMappedPiecesMax];  // ascending, apart, within the range
@@ -221,6 +229,13 @@ struct ResizeCqRequest {
   Handle cq;
   uint32_t entries;
   EntryAddress memory;  // of a CQ that had some before, and of no other
+};
+
+// An event of an armed CQ waits for `count` completions or `period_us`; 0 of either: for nothing.
+struct ModifyCqRequest {
+  Handle cq;
+  uint16_t count;
+  uint16_t period_us;
 };
 
 struct CreateSrqRequest {
@@ -323,6 +338,9 @@ struct ModifyQpRequest {
   Handle qp;
   uint32_t mask;
   QpAttr attr;
+  // With kRateLimit: 0 is what the NIC finds right.
+  uint32_t max_burst_bytes = 0;
+  uint32_t typical_packet_bytes = 0;
 };
 struct ModifyQpReply {
   uint32_t state;  // QpState afterwards

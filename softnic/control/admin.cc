@@ -113,6 +113,29 @@ std::string TextOf(const json::object& object, const char* name) {
   return value != nullptr && value->is_string() ? std::string(value->get_string()) : "";
 }
 
+// A member that is a number; 0 if it is none.
+uint32_t NumberOf(const json::object& object, const char* name) {
+  const json::value* value = object.if_contains(name);
+  error_code bad;
+  const uint32_t number = value == nullptr ? 0 : value->to_number<uint32_t>(bad);
+  return bad ? 0 : number;
+}
+
+bool ParseTarget(const std::string& name, EventTarget::Kind* out) {
+  static const std::pair<const char*, EventTarget::Kind> kKinds[] = {
+      {"port", EventTarget::Kind::kPort},
+      {"qp", EventTarget::Kind::kQp},
+      {"cq", EventTarget::Kind::kCq},
+      {"srq", EventTarget::Kind::kSrq},
+  };
+  for (const auto& [text, kind] : kKinds) {
+    if (name != text) continue;
+    *out = kind;
+    return true;
+  }
+  return false;
+}
+
 constexpr char kNoNetwork[] =
     "no NIC of this instance has a network, so there are no packets; "
     "start it with --wire or --nic";
@@ -199,6 +222,16 @@ void AdminConnection::OnRequest(const std::string& text) {
     uint64_t limit_bytes = limit == nullptr ? 0 : limit->to_number<uint64_t>(bad);
     if (bad) return Error("\"limit_bytes\" must be a number");
     return Capture(TextOf(request, "action"), TextOf(request, "file"), limit_bytes);
+  }
+  if (op == "event") {
+    EventTarget target;
+    target.nic = TextOf(request, "nic");
+    target.number = NumberOf(request, "number");
+    target.session = NumberOf(request, "session");
+    if (!ParseTarget(TextOf(request, "kind"), &target.kind)) {
+      return Error("\"kind\" must be port, qp, cq or srq");
+    }
+    return Event(TextOf(request, "event"), std::move(target));
   }
   if (op == "down") return Down();
   if (op == "hold") return Hold();
@@ -355,6 +388,24 @@ void AdminConnection::Capture(const std::string& action, const std::string& path
                                             {"packets", status.packets},
                                             {"missed_packets", status.missed_packets},
                                             {"written_bytes", status.written_bytes}});
+      });
+}
+
+void AdminConnection::Event(const std::string& event, EventTarget target) {
+  struct Result {
+    uint32_t told = 0;
+    std::string error;
+  };
+  AskLeader<Result>(
+      [device = server_->device(), event, target = std::move(target)] {
+        Result result;
+        result.told = device->InjectEvent(Shard::ReadClock(), event, target, &result.error);
+        return result;
+      },
+      [](Result result) {
+        return json::serialize(result.error.empty()
+                                   ? json::object{{"ok", true}, {"told", result.told}}
+                                   : json::object{{"error", result.error}});
       });
 }
 

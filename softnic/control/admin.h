@@ -26,6 +26,7 @@ class AdminConnection : public std::enable_shared_from_this<AdminConnection> {
   void AddNics(uint32_t total);
   void Faults(const std::string& action, const std::string& text);
   void Capture(const std::string& action, const std::string& path, uint64_t limit_bytes);
+  void Event(const std::string& event, EventTarget target);
   void Down();
   void Hold();
   // Runs `work` on the leader and then sends what it made, rendered on the control thread.

@@ -43,6 +43,7 @@ const DeviceCore::CommandRow& DeviceCore::RowOf(CommandOp op) {
       {&D::OpenPayload, sizeof(shm::OpenPayloadRequest)},
       {&D::AllocTd, 0},
       {&D::DeallocTd, kHandle},
+      {&D::ModifyCq, sizeof(shm::ModifyCqRequest)},
   };
   static_assert(std::size(kRows) == static_cast<size_t>(CommandOp::kCount));
   return kRows[static_cast<size_t>(op)];

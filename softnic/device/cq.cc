@@ -148,6 +148,7 @@ void DeviceCore::RemoveCq(Cq& cq, Retired* retired) {
   Session& session = *cq.session;
   VERBENA_CHECK(!cq.is_dirty && !cq.is_unwritten);
   if (cq.channel != nullptr) --cq.channel->users;
+  event_timers_.Remove(cq.event_timer);
   Retire(session, cq.queue, cq.entries, retired);
   --session.nic->counts.cqs;
   // Its undelivered event, if any, is discarded when its handle is found stale.
@@ -169,13 +170,14 @@ void DeviceCore::PushCompletion(DeviceQp& qp, transport::Completion& completion)
   // A failed completion counts as solicited.  Spec: IBTA 11.4.2.2.
   const bool is_solicited =
       completion.solicited || cqe.status != static_cast<uint8_t>(WcStatus::kSuccess);
-  if (!cq.entries.IsUsed()) return NoteCqes(cq, is_solicited);
+  if (!cq.entries.IsUsed()) return NoteCqes(cq, 1, is_solicited);
   cq.is_unwritten_solicited |= is_solicited;
   if (!std::exchange(cq.is_unwritten, true)) unwritten_cqs_.push_back(&cq);
 }
 
-void DeviceCore::NoteCqes(Cq& cq, bool is_solicited) {
+void DeviceCore::NoteCqes(Cq& cq, uint32_t count, bool is_solicited) {
   if (cq.channel == nullptr) return;  // nobody to tell
+  cq.unannounced += count;
   cq.is_dirty_solicited |= is_solicited;
   if (!std::exchange(cq.is_dirty, true)) dirty_cqs_.push_back(&cq);
 }
@@ -209,11 +211,19 @@ void DeviceCore::FireArmedCqs() {
 void DeviceCore::FireIfArmed(Cq& cq) {
   uint32_t arm = cq.ring.LoadArm();
   uint32_t sequence = arm >> shm::kArmSequenceShift;
-  if (sequence == cq.fired_arm) return;
+  if (sequence == cq.fired_arm) {
+    cq.unannounced = 0;
+    return;
+  }
   bool is_wanted =
       (arm & shm::kArmAny) != 0 || ((arm & shm::kArmSolicited) != 0 && cq.is_dirty_solicited);
-  if (!is_wanted) return;
-  cq.fired_arm = sequence;
+  if (is_wanted && !HoldsEvent(cq)) Fire(cq, sequence);
+}
+
+void DeviceCore::Fire(Cq& cq, uint32_t arm_sequence) {
+  cq.fired_arm = arm_sequence;
+  cq.unannounced = 0;
+  event_timers_.Remove(cq.event_timer);
   PushChannelEvent(cq);
 }
 

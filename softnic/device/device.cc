@@ -59,6 +59,10 @@ void Device::SetPortState(Instant now, uint32_t nic, bool is_up) {
 void Device::SetPortMtu(uint32_t nic, uint32_t mtu_bytes) {
   impl_->core.SetPortMtu(nic, mtu_bytes);
 }
+uint32_t Device::InjectEvent(Instant now, const std::string& name, const EventTarget& target,
+                             std::string* error) {
+  return impl_->core.InjectEvent(now, name, target, error);
+}
 std::string Device::DescribeOwner(uint32_t nic, Qpn qpn) const {
   return impl_->core.DescribeOwner(nic, qpn);
 }

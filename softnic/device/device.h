@@ -70,6 +70,15 @@ struct ShowRow {
 };
 enum class ShowKind { kCommand, kSession, kPd, kMr, kCq, kQp, kSrq, kAh, kChannel };
 
+// Whom an event on request is about, on a NIC.
+struct EventTarget {
+  enum class Kind { kPort, kQp, kCq, kSrq };
+  std::string nic;
+  Kind kind = Kind::kPort;
+  uint32_t number = 0;    // QPN, SRQN, or a CQ's handle
+  SessionId session = 0;  // of the CQ
+};
+
 struct DeviceStats {
   uint64_t sessions = 0, pds = 0, mrs = 0, cqs = 0, qps = 0, srqs = 0, ahs = 0, channels = 0;
   uint64_t send_wqes = 0, pdus = 0, payload_bytes = 0, commands = 0, hostile_acts = 0;
@@ -143,6 +152,11 @@ class Device {
   void SetPortState(Instant now, uint32_t nic, bool is_up);
   // active_mtu from now on; QPs keep the path MTU they have.
   void SetPortMtu(uint32_t nic, uint32_t mtu_bytes);
+
+  // Tells programs of an event that did not happen, as `verbena event` names it. How many open
+  // devices were told; 0 with a sentence in *error if there is no such event or object.
+  uint32_t InjectEvent(Instant now, const std::string& name, const EventTarget& target,
+                       std::string* error);
 
   // --- sight ------------------------------------------------------------------------------------
   std::vector<ShowRow> Show(ShowKind kind) const;

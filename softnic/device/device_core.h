@@ -6,6 +6,8 @@
 //   qp.cc  DeviceQp as its transport's host       show.cc     rows for `verbena show`
 //   wire.cc  PDUs to packets and back             mcast.cc    multicast groups
 //   entry_memory.cc  queues in memory of the program
+//   cq_moderation.cc  events that wait            qp_rate.cc  QPs that may not send fast
+//   inject.cc  events on request
 //
 // Invariants: every public call ends in Settle(), after which no QP has undrained outputs (but
 // those marked has_more_output), and no CQ a completion whose arm word was not looked at. Thread:
@@ -104,6 +106,8 @@ class DeviceCore {
     const Nic* found = FindNic(gid);
     return found != nullptr && found == nics_[nic].get();
   }
+  uint32_t InjectEvent(Instant now, const std::string& name, const EventTarget& target,
+                       std::string* error);
   std::vector<ShowRow> Show(ShowKind kind) const;
   DeviceStats Stats() const;
 
@@ -215,10 +219,18 @@ class DeviceCore {
   void PushCompletion(DeviceQp& qp, transport::Completion& completion);
   void FailCq(Cq& cq);
   // The program can see CQEs it could not see before.
-  void NoteCqes(Cq& cq, bool is_solicited);
+  void NoteCqes(Cq& cq, uint32_t count, bool is_solicited);
   // Reads the arm words of CQs that got completions, and fires their events.
   void FireArmedCqs();
   void FireIfArmed(Cq& cq);
+  void Fire(Cq& cq, uint32_t arm_sequence);
+
+  // --- cq_moderation.cc -------------------------------------------------------------------------
+  int ModifyCq(Command& command);
+  // Whether the event of a CQ that is armed for what it holds has to wait.
+  bool HoldsEvent(Cq& cq);
+  void FireHeld(Cq& cq);
+  void FireDueHeld();
 
   // --- events.cc --------------------------------------------------------------------------------
   void PushChannelEvent(Cq& cq);
@@ -353,12 +365,21 @@ class DeviceCore {
   // Whether any NIC has a network: what only packets need is not asked otherwise.
   bool HasNetwork() const { return attached_ports_ != 0; }
   bool MaySend(DeviceQp& qp) const {
-    return !qp.is_blocked &&
+    return !qp.is_blocked && !qp.rate_timer.IsSet() &&
            (!HasNetwork() || (HasTxRoom(qp.tx_requests) && HasPeerRoom(qp) && HasPaceRoom(qp))) &&
            qp.transport->HasRequestWork();
   }
   void UpdateTimer(DeviceQp& qp);
   uint32_t RunTurn(DeviceQp& qp, uint32_t max_pdus);
+
+  // --- qp_rate.cc -------------------------------------------------------------------------------
+  static int CheckRate(const shm::ModifyQpRequest& request);
+  // A request of a QP with a rate limit goes out.
+  void CountRate(DeviceQp& qp, transport::Pdu& pdu);
+  void EndRests();
+
+  // --- inject.cc --------------------------------------------------------------------------------
+  uint32_t Inject(Nic& nic, EventType event, const EventTarget& target);
 
   // --- show.cc ----------------------------------------------------------------------------------
   void ShowCommands(std::vector<ShowRow>* rows) const;
@@ -471,6 +492,8 @@ class DeviceCore {
   IntrusiveList<Session> ready_sessions_;
   IntrusiveList<Session> sessions_with_events_;
   TimerHeap timers_;
+  TimerHeap event_timers_;  // of CQs
+  TimerHeap rate_timers_;
 
   // What the QPs' outputs are polled into; blank between uses. Blanking new ones for each poll, of
   // which most find nothing, took a quarter of the time of a small message.

@@ -139,6 +139,7 @@ void DeviceCore::WriteCqes(Cq& cq) {
     record.entries.session = cq.session->id;
     record.entries.object = cq.handle;
     record.entries.stream = cq.entries.stream;
+    record.entries.count = count;
     cq.written += count;
     record.entries.is_solicited = is_solicited && cq.written == cq.ring.producer_index();
     dma_->Submit(cq.entries.stream, dmas_.Insert(record), request);
@@ -156,7 +157,7 @@ void DeviceCore::OnEntriesMoved(const EntryMove& move, bool is_ok, bool is_owner
     Cq* cq = session != nullptr ? session->cqs.Find(move.object) : nullptr;
     if (cq == nullptr || cq->entries.stream != move.stream) return;
     if (is_ok) {
-      NoteCqes(*cq, move.is_solicited);
+      NoteCqes(*cq, move.count, move.is_solicited);
     } else if (!is_owner_gone && !cq->is_in_error) {
       FailCq(*cq);
     }

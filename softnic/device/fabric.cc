@@ -85,6 +85,7 @@ void DeviceCore::Deliver(DeviceQp& sender, Pdu& pdu) {
   ++pdus_;
   payload_bytes_ += pdu.payload.length;
   pdu.src_qpn = sender.qpn;
+  if (sender.rate.IsSet() && IsRequest(pdu)) CountRate(sender, pdu);
   uint64_t use = BeginUse(sender, pdu);
   Route(sender, pdu, use);
   EndUse(use);

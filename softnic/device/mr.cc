@@ -54,7 +54,7 @@ int DeviceCore::RegMr(Command& command) {
   Nic& nic = *session.nic;
   auto request = command.Request<shm::RegMrRequest>();
   Pd* pd = session.pds.Find(request.pd);
-  if (pd == nullptr || request.flags != 0) return EINVAL;
+  if (pd == nullptr || (request.flags & ~shm::kRegMrMapped) != 0) return EINVAL;
   if (request.piece_count > shm::kMappedPiecesMax) return EINVAL;
   if (int error = CheckAccess(request.access); error != 0) return error;
   uint64_t iova = (request.access & access::kZeroBased) != 0 ? 0 : request.iova;
@@ -65,7 +65,7 @@ int DeviceCore::RegMr(Command& command) {
 
   transport::MemoryId memory = 0;
   const RegionSpec spec = {request.addr, request.length, request.payload, request.pieces,
-                           request.piece_count};
+                           request.piece_count, (request.flags & shm::kRegMrMapped) != 0};
   int error = dma_->AddRegion(session.id, spec, &memory);
   if (error != 0) return error;
 

@@ -32,6 +32,11 @@ constexpr uint32_t kDeviceCaps = kCapBadQkeyCounter | kCapCurrentQpState | kCapP
                                  kCapSysImageGuid | kCapRcRnrNak | kCapSrqResize |
                                  kCapMemMgtExtensions;
 
+// IB_UVERBS_DEVICE_ATOMIC_WRITE
+constexpr uint64_t kDeviceCapsEx = kDeviceCaps | uint64_t{1} << 40;
+
+constexpr uint32_t kRateLimitQpts = 1u << 2 | 1u << 3 | 1u << 4;  // IBV_QPT_RC, UC, UD
+
 constexpr uint32_t kVendorId = 0xffffff;  // what software devices say: no registered vendor
 constexpr uint32_t kVendorPartId = 1;
 constexpr uint32_t kAckDelayExp = 15;           // as rxe
@@ -131,7 +136,7 @@ void Nic::DescribeDevice(shm::QueryDeviceReply* out) const {
   out->max_qp = limits_.max_qp;
   out->max_qp_wr = limits_.max_qp_wr;
   out->device_cap_flags = kDeviceCaps;
-  out->device_cap_flags_ex = kDeviceCaps;
+  out->device_cap_flags_ex = kDeviceCapsEx;
   out->max_sge = limits_.max_sge;
   out->max_sge_rd = limits_.max_sge_rd;
   out->max_cq = limits_.max_cq;
@@ -158,6 +163,11 @@ void Nic::DescribeDevice(shm::QueryDeviceReply* out) const {
   out->num_comp_vectors = limits_.comp_vectors;
   out->completion_timestamp_mask = ~uint64_t{0};
   out->hca_core_clock_khz = kClockKhz;
+  out->max_cq_moderation_count = kCqModerationCountMax;
+  out->max_cq_moderation_period_us = kCqModerationPeriodMaxUs;
+  out->qp_rate_limit_min_kbps = 1;
+  out->qp_rate_limit_max_kbps = transport::kRateLimitMaxKbps;
+  out->rate_limit_qpts = kRateLimitQpts;
 }
 
 void Nic::DescribePort(shm::QueryPortReply* out) const {

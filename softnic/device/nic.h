@@ -22,6 +22,9 @@ inline constexpr uint32_t kGidTableEntries = 16;
 inline constexpr GidIndex kIpv4GidIndex{1};  // 0 is the link-local GID
 inline constexpr uint32_t kPkeyTableEntries = 1;
 inline constexpr uint32_t kPortNumber = 1;   // the only port
+// As mlx5 has them: 16 and 12 bits.
+inline constexpr uint32_t kCqModerationCountMax = 0xffff;
+inline constexpr uint32_t kCqModerationPeriodMaxUs = 0xfff;
 inline constexpr PKey kDefaultPkey{0xffff};  // full member of the default partition, IBTA 10.9.1
 
 // Objects alive on one NIC, over all its sessions; compared with the limits.

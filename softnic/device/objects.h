@@ -15,6 +15,7 @@
 #include "core/shm/command.h"
 #include "softnic/device/intrusive_list.h"
 #include "softnic/device/services.h"
+#include "softnic/device/timer_heap.h"
 #include "transport/pdu.h"
 
 namespace verbena::softnic {
@@ -91,6 +92,8 @@ struct Channel {
 };
 
 struct Cq {
+  Cq() : event_timer(this) {}
+
   Session* session = nullptr;
   Channel* channel = nullptr;
   shm::Handle handle = 0;
@@ -111,6 +114,11 @@ struct Cq {
   bool has_undelivered_event = false;
   bool is_dirty = false;  // has a channel, and CQEs since its arm word was read
   bool is_dirty_solicited = false;
+  // Moderation (cq_moderation.cc).
+  uint16_t event_count = 0;
+  uint16_t event_period_us = 0;
+  uint32_t unannounced = 0;  // CQEs since it was found armed
+  Timer event_timer;         // set while an event is held back
 };
 
 struct Srq {

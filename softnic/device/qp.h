@@ -12,6 +12,7 @@
 #include "core/ring/work_queue.h"
 #include "softnic/device/intrusive_list.h"
 #include "softnic/device/objects.h"
+#include "softnic/device/qp_rate.h"
 #include "softnic/device/services.h"
 #include "softnic/device/timer_heap.h"
 #include "softnic/device/tx_queue.h"
@@ -41,7 +42,8 @@ class DeviceQp final : public transport::QpHost {
         send_cq_hook(this),
         recv_cq_hook(this),
         ready_hook(this),
-        timer(this) {}
+        timer(this),
+        rate_timer(this) {}
 
   // --- transport::QpHost ------------------------------------------------------------------------
   transport::FetchResult FetchSend(transport::SendWork& out) override;
@@ -129,6 +131,8 @@ class DeviceQp final : public transport::QpHost {
   ListHook<DeviceQp> recv_cq_hook;
   ListHook<DeviceQp> ready_hook;
   Timer timer;
+  RateLimit rate;
+  Timer rate_timer;  // set while its rate lets it send nothing
 
  private:
   transport::FetchResult FetchFromRing(WorkQueueConsumer& ring, uint32_t max_sge,

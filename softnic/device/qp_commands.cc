@@ -169,6 +169,7 @@ int DeviceCore::ModifyQp(Command& command) {
   auto request = command.Request<shm::ModifyQpRequest>();
   DeviceQp* qp = command.session->qps.Find(request.qp);
   if (qp == nullptr) return EINVAL;
+  if (int error = CheckRate(request); error != 0) return error;
   if ((request.mask & shm::qp_mask::kAv) != 0) ResolveLid(*qp->nic, &request.attr.ah_attr);
   if ((request.mask & shm::qp_mask::kAltPath) != 0) ResolveLid(*qp->nic, &request.attr.alt_ah_attr);
   bool has_path = (request.mask & (shm::qp_mask::kAv | shm::qp_mask::kPathMtu)) ==
@@ -183,6 +184,9 @@ int DeviceCore::ModifyQp(Command& command) {
   transport::ModifyResult result = qp->transport->Modify(now_, request.attr, request.mask);
   if (result.error != 0) return result.error;
   if ((request.mask & shm::qp_mask::kAv) != 0) ++path_epoch_;
+  if ((request.mask & shm::qp_mask::kRateLimit) != 0) {
+    qp->rate.Set(request.attr.rate_limit, request.max_burst_bytes);
+  }
   QpState state = qp->transport->state();
   command.Reply(shm::ModifyQpReply{static_cast<uint32_t>(state), 0});
   if (state == QpState::kReset) {
@@ -206,6 +210,8 @@ void DeviceCore::ResetQp(DeviceQp& qp) {
   qp.send_entries.is_busy = qp.recv_entries.is_busy = false;
   qp.awaits_srq = false;
   timers_.Remove(qp.timer);
+  rate_timers_.Remove(qp.rate_timer);
+  qp.rate = {};
   DropWaiting(qp);
   DropTx(qp);
   LeavePeer(qp);
@@ -245,6 +251,7 @@ void DeviceCore::RemoveQp(DeviceQp& qp, Retired* retired) {
   // What was dropped, here or with a QP that went before it, may have been this one's own.
   if (qp.is_in_drain) std::erase(drain_, &qp);
   timers_.Remove(qp.timer);
+  rate_timers_.Remove(qp.rate_timer);
   qp.ready_hook.Unlink();
   if (session.ready.IsEmpty()) session.ready_hook.Unlink();
   qp.send_cq_hook.Unlink();

@@ -143,6 +143,8 @@ void DeviceCore::OnTimeout(Instant now) {
       UpdateTimer(qp);
     }
   }
+  FireDueHeld();
+  EndRests();
   GiveUpHeldAcks();
   for (const auto& nic : nics_) {
     if (nic->port != nullptr && nic->port->PollTimeout() <= now) nic->port->OnTimeout(now);
@@ -153,6 +155,9 @@ void DeviceCore::OnTimeout(Instant now) {
 Instant DeviceCore::PollTimeout() const {
   const Timer* earliest = timers_.Earliest();
   Instant due = earliest == nullptr ? Instant::Never() : earliest->deadline;
+  for (const TimerHeap* heap : {&event_timers_, &rate_timers_}) {
+    if (const Timer* timer = heap->Earliest()) due = std::min(due, timer->deadline);
+  }
   if (!HasNetwork()) return due;
   if (!held_acks_.empty()) due = std::min(due, held_acks_.front().due());
   for (const auto& nic : nics_) {

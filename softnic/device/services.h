@@ -56,6 +56,7 @@ struct RegionSpec {
   uint64_t payload = 0;  // id of the file
   const shm::MappedPiece* pieces = nullptr;
   uint32_t piece_count = 0;
+  bool must_be_mapped = false;  // each of the pieces
 };
 
 // Carries out movements of payload. Thread: the shard.

@@ -58,7 +58,7 @@ int ProcessDma::MapParts(const RegionSpec& spec, DmaSession* session, Region* re
     const shm::MappedPiece& piece = spec.pieces[i];
     PayloadWindow* window = file->Open(piece.offset, piece.bytes);
     if (window == nullptr) {  // there is another way, or none
-      if (session->reachable) continue;
+      if (session->reachable && !spec.must_be_mapped) continue;
       UnmapParts(region);
       return ENOMEM;
     }

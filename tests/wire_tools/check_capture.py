@@ -44,6 +44,7 @@ OPERATIONS = {
     0x13: ("COMPARE_SWAP", [ATOMIC_ETH], "none"), 0x14: ("FETCH_ADD", [ATOMIC_ETH], "none"),
     0x16: ("SEND_LAST_WITH_INVALIDATE", [IETH], "some"),
     0x17: ("SEND_ONLY_WITH_INVALIDATE", [IETH], "any"),
+    0x1D: ("ATOMIC_WRITE", [RETH], "reth"),
 }
 SERVICES = {0: ("RC", set(OPERATIONS)), 1: ("UC", set(range(0x0C))), 3: ("UD", {0x04, 0x05})}
 RESPONSES = set(range(0x0D, 0x13))

@@ -121,6 +121,7 @@ class Story {
 
  private:
   static std::vector<uint32_t> Sizes(const OpcodeInfo& info) {
+    if (info.is_atomic_write) return {8};
     if (info.is_atomic || !(info.is_send || info.is_write || info.is_read_response)) return {0};
     if (info.is_first != info.is_last || info.is_middle) {
       return info.is_last ? std::vector<uint32_t>{1, 2, 3, 4, 1023} : std::vector<uint32_t>{kMtu};

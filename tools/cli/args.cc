@@ -41,6 +41,11 @@ constexpr CommandRow kCommands[] = {
      "Wireshark and tshark read it; each packet's comment names process and QP."},
     {Command::kFault, "fault", "fault set FILE | clear | report",
      "Break packets of a running instance by rules (docs/faults.md).", ""},
+    {Command::kEvent, "event", "event --nic NAME [--qpn N | --cq SESSION/HANDLE | --srqn N] EVENT",
+     "Tell programs of an asynchronous event that did not happen.",
+     "EVENT is as in enum ibv_event_type, e.g. port_err, lid_change, path_mig (docs/events.md). "
+     "Nothing\n"
+     "but that changes: what the NIC, the QP or the port is and does stays as it was."},
     {Command::kDoctor, "doctor", "doctor [--json]",
      "What this machine allows, what is used instead, how to fix it.", ""},
     {Command::kVersion, "version", "version", "Print the version.", ""},
@@ -62,7 +67,11 @@ enum class OptionId {
   kNamePrefix,
   kForeground,
   kJson,
-  kSet
+  kSet,
+  kEventNic,
+  kEventQp,
+  kEventCq,
+  kEventSrq
 };
 
 struct OptionRow {
@@ -101,6 +110,11 @@ constexpr OptionRow kOptions[] = {
     {OptionId::kJson, "--json", "",
      Bit(Command::kStatus) | Bit(Command::kDevices) | Bit(Command::kShow) | Bit(Command::kDoctor),
      "print JSON for programs"},
+    {OptionId::kEventNic, "--nic", "NAME", Bit(Command::kEvent), "the device: verbena0"},
+    {OptionId::kEventQp, "--qpn", "N", Bit(Command::kEvent), "the QP, for an event of one"},
+    {OptionId::kEventCq, "--cq", "SESSION/HANDLE", Bit(Command::kEvent),
+     "the CQ, as `verbena show cq` lists it"},
+    {OptionId::kEventSrq, "--srqn", "N", Bit(Command::kEvent), "the SRQ, by its number"},
 };
 
 const CommandRow* FindCommand(std::string_view name) {
@@ -115,11 +129,33 @@ const CommandRow& RowOf(Command command) {
                        [command](const CommandRow& row) { return row.command == command; });
 }
 
-const OptionRow* FindOption(std::string_view name) {
+// Some names mean something else to another command.
+const OptionRow* FindOption(std::string_view name, Command command) {
   for (const OptionRow& row : kOptions) {
-    if (row.name == name) return &row;
+    if (row.name == name && (row.commands & Bit(command)) != 0) return &row;
   }
   return nullptr;
+}
+
+bool ParseNumber(std::string_view text, uint32_t* out) {
+  const int base = text.starts_with("0x") ? 16 : 10;
+  if (base == 16) text.remove_prefix(2);
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), *out, base);
+  return code == std::errc() && end == text.data() + text.size();
+}
+
+bool ParseEventObject(const std::string& kind, std::string_view text, EventWish* out,
+                      std::string* error) {
+  out->kind = kind;
+  const size_t slash = kind == "cq" ? text.find('/') : 0;
+  const bool is_good = slash != std::string_view::npos &&
+                       (kind != "cq" || ParseNumber(text.substr(0, slash), &out->session)) &&
+                       ParseNumber(kind == "cq" ? text.substr(slash + 1) : text, &out->number);
+  if (!is_good) {
+    *error =
+        "\"" + std::string(text) + "\" names no " + kind + "; see `verbena show " + kind + "`.";
+  }
+  return is_good;
 }
 
 bool ParseNics(const std::string& text, Arguments* out, std::string* error) {
@@ -250,6 +286,15 @@ bool ApplyOption(const OptionRow& option, const std::string& value, Arguments* o
     case OptionId::kJson:
       out->json = true;
       return true;
+    case OptionId::kEventNic:
+      out->event.nic = value;
+      return true;
+    case OptionId::kEventQp:
+      return ParseEventObject("qp", value, &out->event, error);
+    case OptionId::kEventCq:
+      return ParseEventObject("cq", value, &out->event, error);
+    case OptionId::kEventSrq:
+      return ParseEventObject("srq", value, &out->event, error);
   }
   return false;
 }
@@ -261,8 +306,8 @@ bool ParseOption(const std::vector<std::string>& args, size_t* at, Arguments* ou
   const size_t equals = word.find('=');
   const std::string name = word.substr(0, equals);
   const CommandRow& command = RowOf(out->command);
-  const OptionRow* option = FindOption(name);
-  if (option == nullptr || (option->commands & Bit(out->command)) == 0) {
+  const OptionRow* option = FindOption(name, out->command);
+  if (option == nullptr) {
     *error = "`verbena " + std::string(command.name) + "` has no option " + name +
              "; see `verbena help " + std::string(command.name) + "`.";
     return false;
@@ -288,6 +333,10 @@ bool ParseOption(const std::vector<std::string>& args, size_t* at, Arguments* ou
 bool TakePositional(const std::string& word, Arguments* out, std::string* error) {
   if (out->command == Command::kCapture || out->command == Command::kFault) {
     return TakeAction(word, out, error);
+  }
+  if (out->command == Command::kEvent && out->event.name.empty()) {
+    out->event.name = word;
+    return true;
   }
   if (out->command == Command::kShow && out->kind.empty()) {
     const std::vector<std::string>& kinds = ShowKinds();
@@ -333,6 +382,11 @@ bool CheckComplete(const Arguments& arguments, std::string* error) {
                "` wants the name of a file.";
       return false;
     }
+  }
+  if (arguments.command == Command::kEvent &&
+      (arguments.event.name.empty() || arguments.event.nic.empty())) {
+    *error = "`verbena event` wants a NIC and an event: verbena event --nic verbena0 port_err.";
+    return false;
   }
   if (arguments.has_own_nics && arguments.nics.has_value()) {
     *error = "--nic names each NIC, so --nics has nothing to say; leave one of them out.";

@@ -24,6 +24,16 @@ enum class Command {
   kDoctor,
   kCapture,
   kFault,
+  kEvent,
+};
+
+// `event`: what to tell, and whom.
+struct EventWish {
+  std::string nic;            // --nic
+  std::string name;           // as enum ibv_event_type
+  std::string kind = "port";  // or qp, cq, srq
+  uint32_t number = 0;        // --qpn, --srqn; of --cq the handle
+  uint32_t session = 0;       // of --cq
 };
 
 struct Arguments {
@@ -45,7 +55,8 @@ struct Arguments {
   uint64_t limit_bytes = 0;          // capture start: --limit-mb
   std::string kind;                  // show: what to list
   std::vector<std::string> program;  // run: CMD and its arguments
-  std::string topic;                 // help: one command, or empty
+  EventWish event;
+  std::string topic;  // help: one command, or empty
 };
 
 inline constexpr int kMaxNicsPerInstance = 64;

@@ -90,6 +90,28 @@ TEST(ArgsTest, ShowKnowsItsKinds) {
   EXPECT_TRUE(MustParse({"show", "mr", "--json"}).json);
 }
 
+TEST(ArgsTest, EventsNameTheirObject) {
+  const Arguments port = MustParse({"event", "--nic", "verbena1", "port_err"});
+  EXPECT_EQ(port.event.nic, "verbena1");
+  EXPECT_EQ(port.event.name, "port_err");
+  EXPECT_EQ(port.event.kind, "port");
+  EXPECT_TRUE(port.set.empty()) << "the --nic of `up` is another one";
+  const Arguments qp = MustParse({"event", "--nic=a", "--qpn=0x12", "path_mig"});
+  EXPECT_EQ(qp.event.kind, "qp");
+  EXPECT_EQ(qp.event.number, 0x12u);
+  const Arguments cq = MustParse({"event", "--nic=a", "--cq", "3/0x100007", "cq_err"});
+  EXPECT_EQ(cq.event.kind, "cq");
+  EXPECT_EQ(cq.event.session, 3u);
+  EXPECT_EQ(cq.event.number, 0x100007u);
+  EXPECT_EQ(MustParse({"event", "--nic=a", "--srqn=5", "srq_err"}).event.kind, "srq");
+  EXPECT_THAT(MustFail({"event", "--nic=a"}), HasSubstr("wants a NIC and an event"));
+  EXPECT_THAT(MustFail({"event", "port_err"}), HasSubstr("wants a NIC and an event"));
+  EXPECT_THAT(MustFail({"event", "--nic=a", "--cq=7", "cq_err"}), HasSubstr("show cq"));
+  EXPECT_THAT(MustFail({"event", "--nic=a", "--qpn=x", "path_mig"}), HasSubstr("show qp"));
+  EXPECT_THAT(MustFail({"event", "--nic=a", "--qpn=0x", "path_mig"}), HasSubstr("show qp"));
+  EXPECT_THAT(MustFail({"event", "--nic=a", "port_err", "port_err"}), HasSubstr("does not take"));
+}
+
 TEST(ArgsTest, UnknownCommandIsNamed) {
   EXPECT_THAT(MustFail({"start"}), HasSubstr("\"start\""));
   EXPECT_THAT(MustFail({"help", "start"}), HasSubstr("\"start\""));

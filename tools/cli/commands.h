@@ -19,6 +19,7 @@ int Environment(const Arguments& arguments);
 int Doctor(const Arguments& arguments);
 int Capture(const Arguments& arguments);
 int Fault(const Arguments& arguments);
+int Event(const Arguments& arguments);
 
 // Prints "verbena: TEXT" on standard error; returns `code`.
 int Fail(const std::string& text, int code = kExitFailed);

@@ -41,6 +41,8 @@ int Dispatch(const Arguments& arguments) {
       return Capture(arguments);
     case Command::kFault:
       return Fault(arguments);
+    case Command::kEvent:
+      return Event(arguments);
   }
   return kExitFailed;
 }

@@ -42,6 +42,8 @@ ModifyResult UnreliableQp::Modify(Instant now, const shm::QpAttr& attr, uint32_t
     send_queue_.Reset();
     receive_queue_.Reset();
     context_.events.Clear();
+    StartRequester(Psn{});
+    StartResponder(Psn{});
     last_wqe_reported_ = established_reported_ = false;
   }
   if (from == QpState::kInit && to == QpState::kRtr) StartResponder(context_.attributes.rq_psn());
@@ -83,6 +85,12 @@ bool UnreliableQp::PollCompletion(Completion& out) {
   }
   CheckDrained();
   return false;
+}
+
+void UnreliableQp::Query(shm::QpAttr& out) const {
+  context_.attributes.Query(out);
+  out.sq_psn = NextSendPsn().value();
+  out.rq_psn = ExpectedPsn().value();
 }
 
 void UnreliableQp::CheckDrained() {

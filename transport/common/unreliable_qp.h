@@ -37,7 +37,7 @@ class UnreliableQp : public QpTransport {
   QpState state() const final { return context_.state(); }
   Qpn remote_qpn() const final { return context_.attributes.remote_qpn(); }
   const Path& path() const final { return context_.attributes.path(); }
-  void Query(shm::QpAttr& out) const final { context_.attributes.Query(out); }
+  void Query(shm::QpAttr& out) const final;
   const QpCounters& counters() const final { return context_.counters; }
 
  protected:
@@ -52,11 +52,13 @@ class UnreliableQp : public QpTransport {
   // The roles. Requester: PSNs start at `psn`; makes the next PDU of the open WQE; checks a WQE
   // just opened (false: it has failed).
   virtual void StartRequester(Psn psn) = 0;
+  virtual Psn NextSendPsn() const = 0;
   virtual bool CheckWqe() = 0;
   virtual void MakePdu(Pdu& out) = 0;
   // Responder: expects `psn`; takes one PDU, and has at most one movement of payload to show for
   // it.
   virtual void StartResponder(Psn psn) = 0;
+  virtual Psn ExpectedPsn() const = 0;  // zero of a service that expects none
   virtual void Respond(const Pdu& pdu) = 0;
   virtual bool PollPlacement(DmaRequest& out) = 0;
   virtual void OnMessageBroken(const ReceiveQueue::Broken& broken) = 0;

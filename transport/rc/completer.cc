@@ -24,6 +24,8 @@ WcOpcode WcOpcodeOf(WrOpcode opcode) {
       return WcOpcode::kLocalInv;
     case WrOpcode::kBindMw:
       return WcOpcode::kBindMw;
+    case WrOpcode::kAtomicWrite:
+      return WcOpcode::kAtomicWrite;
     default:
       return WcOpcode::kSend;
   }
@@ -142,8 +144,13 @@ SendRecord* Completer::FindResponseRecord(Instant now, Psn psn) {
 
 void Completer::OnReadResponse(Instant now, const Pdu& pdu, const OpcodeInfo& info) {
   SendRecord* rec = FindResponseRecord(now, pdu.psn);
-  if (rec == nullptr || !rec->IsRead()) return;
+  if (rec == nullptr || rec->IsAtomic()) return;
   const uint32_t bytes = pdu.payload.length;
+  if (rec->IsAtomicWrite()) {  // the answer says that it is done, and no more
+    if (pdu.opcode == Opcode::kReadResponseOnly && bytes == 0) return Take(now, *rec, rec->length);
+    requester_->Apply(now, {RequesterEvent::kBadResponse, w_->acked, pdu.psn, 0, VendorErr::kNone});
+    return;
+  }
   const uint32_t left = requester_->ReadRequestEnd(*rec, rec->received_bytes) - rec->received_bytes;
   // All pieces but the last are whole packets, and the last ends its request exactly.
   const bool fits = info.is_last

@@ -86,8 +86,8 @@ class Attack {
 
   void PostWork(uint64_t id) {
     constexpr WrOpcode kOpcodes[] = {WrOpcode::kRdmaWrite, WrOpcode::kRdmaRead, WrOpcode::kSend,
-                                     WrOpcode::kAtomicFetchAndAdd};
-    const WrOpcode opcode = kOpcodes[random_.Below(4)];
+                                     WrOpcode::kAtomicFetchAndAdd, WrOpcode::kAtomicWrite};
+    const WrOpcode opcode = kOpcodes[random_.Below(5)];
     const uint32_t bytes =
         opcode == WrOpcode::kAtomicFetchAndAdd ? 8 : random_.Below(random_.Chance(500) ? 64 : 9000);
     pair_.Queue(

@@ -173,7 +173,11 @@ uint32_t RcQp::UnackedPsns() const {
   return static_cast<uint32_t>(std::max(Psn::Delta(window_.unacked_psn, next).value, 0));
 }
 
-void RcQp::Query(shm::QpAttr& out) const { attributes_.Query(out); }
+void RcQp::Query(shm::QpAttr& out) const {
+  attributes_.Query(out);
+  out.sq_psn = window_.sent_psn.value();
+  out.rq_psn = responder_.expected_psn().value();
+}
 
 // --- joints --------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ RcWorkload::RcWorkload(uint64_t seed, const RcPairOptions& pair_options,
 
 void RcWorkload::MakeWork(uint32_t side) {
   for (uint64_t id = 0; id < options_.wqes_per_side; ++id) {
-    switch (random_.Below(8)) {
+    switch (random_.Below(9)) {
       case 0:
       case 1:
         AddWrite(side, id, false);
@@ -44,6 +44,9 @@ void RcWorkload::MakeWork(uint32_t side) {
         break;
       case 5:
         AddAtomic(side, id);
+        break;
+      case 6:
+        AddAtomicWrite(side, id);
         break;
       default:
         AddSend(side, id);
@@ -128,6 +131,15 @@ void RcWorkload::AddAtomic(uint32_t side, uint64_t wr_id) {
     word += work.wqe.atomic.compare_add;
   }
   std::memcpy(s.area_model.data() + at, &word, 8);
+  Push(side, work);
+}
+
+void RcWorkload::AddAtomicWrite(uint32_t side, uint64_t wr_id) {
+  Side& s = sides_[side];
+  const uint32_t at = random_.Below(kAtomicWords) * 8;
+  SendWork work = pair_.Remote(RcPair::Work(wr_id, WrOpcode::kAtomicWrite, {}), s.area, at);
+  work.wqe.atomic.compare_add = random_.Next();
+  std::memcpy(s.area_model.data() + at, &work.wqe.atomic.compare_add, 8);
   Push(side, work);
 }
 

@@ -183,6 +183,12 @@ void Requester::LoadRecord(const SendWork& work, SendRecord& rec) {
     rec.compare = 0;
     rec.swap_or_add = wqe.atomic.compare_add;
   }
+  if (rec.IsAtomicWrite()) {  // has neither SGEs nor inline data, whatever the WQE says
+    rec.flags &= static_cast<uint8_t>(~shm::kSendInline);
+    rec.num_sge = 0;
+    rec.length = sizeof(rec.swap_or_add);
+    return;
+  }
   if (rec.IsInline()) {
     rec.num_sge = 0;
     rec.length = wqe.inline_bytes;
@@ -330,6 +336,8 @@ void Requester::BuildPdu(SendRecord& rec, Pdu& out) {
     BuildRead(rec, out);
   } else if (rec.IsAtomic()) {
     BuildAtomic(rec, out);
+  } else if (rec.IsAtomicWrite()) {
+    BuildAtomicWrite(rec, out);
   } else {
     BuildMessagePart(rec, out);
   }
@@ -358,6 +366,18 @@ void Requester::BuildAtomic(SendRecord& rec, Pdu& out) {
   out.rkey = rec.rkey;
   out.compare = rec.compare;
   out.swap_or_add = rec.swap_or_add;
+  rec.state = LookUpRequesterEvent(RequesterEvent::kLastPduSent).next;
+  ++w_->cursor;
+}
+
+// Spec: IBTA annex A19.
+void Requester::BuildAtomicWrite(SendRecord& rec, Pdu& out) {
+  out.opcode = Opcode::kAtomicWrite;
+  out.remote_addr = rec.remote_addr;
+  out.rkey = rec.rkey;
+  out.dma_length = rec.length;
+  out.payload.length = rec.length;
+  out.payload.bytes = reinterpret_cast<const std::byte*>(&rec.swap_or_add);
   rec.state = LookUpRequesterEvent(RequesterEvent::kLastPduSent).next;
   ++w_->cursor;
 }

@@ -90,6 +90,7 @@ class Requester {
   void RewindOne(SendRecord& rec, uint32_t index, uint32_t sent_bytes);
   void BuildRead(SendRecord& rec, Pdu& out);
   void BuildAtomic(SendRecord& rec, Pdu& out);
+  void BuildAtomicWrite(SendRecord& rec, Pdu& out);
   void BuildMessagePart(SendRecord& rec, Pdu& out);
   void Retry(Instant now, const RequesterInput& input);
   void RetryAfterRnr(Instant now, const RequesterInput& input);

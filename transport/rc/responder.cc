@@ -26,6 +26,7 @@ void Responder::Reset() {
   reads_waiting_ = invalidations_waiting_ = dma_outstanding_ = results_to_ignore_ =
       read_sent_bytes_ = 0;
   message_ = MessageState{};
+  epsn_ = done_psn_ = Psn{};
   msn_ = Msn{};
   is_halted_ = true;
   nak_sent_ = dma_due_ = ack_due_ = nak_due_ = has_failure_ = false;
@@ -129,16 +130,16 @@ ResponderFault Responder::CheckOpcodeSupported(const Pdu& pdu, const OpcodeInfo&
   if (!info.is_request || (info.services >> static_cast<int>(Service::kRc) & 1) == 0) {
     return ResponderFault::kUnsupportedOpcode;
   }
-  uint32_t needed = info.is_write    ? access::kRemoteWrite
-                    : info.is_atomic ? access::kRemoteAtomic
-                    : IsRead(pdu)    ? access::kRemoteRead
-                                     : 0;
+  uint32_t needed = info.is_write || info.is_atomic_write ? access::kRemoteWrite
+                    : info.is_atomic                      ? access::kRemoteAtomic
+                    : IsRead(pdu)                         ? access::kRemoteRead
+                                                          : 0;
   if ((attributes_->access_flags() & needed) == needed) return ResponderFault::kNone;
   return ResponderFault::kAccessDisabled;
 }
 
 ResponderFault Responder::CheckResource(const Pdu& pdu, const OpcodeInfo& info) {
-  if (IsRead(pdu) || info.is_atomic) {
+  if (IsRead(pdu) || info.is_atomic || info.is_atomic_write) {
     return RdAtomicsWaiting() >= attributes_->max_dest_rd_atomic()
                ? ResponderFault::kTooManyRdAtomic
                : ResponderFault::kNone;
@@ -158,7 +159,7 @@ uint32_t Responder::RdAtomicsWaiting() const {
   uint32_t count = 0;
   for (uint32_t i = 0; i < ops_.size(); ++i) {
     const Op& op = ops_[i];
-    if (!op.is_duplicate && (op.kind == OpKind::kRead || op.kind == OpKind::kAtomic)) ++count;
+    if (!op.is_duplicate && WantsResponse(op)) ++count;
   }
   return count;
 }
@@ -195,6 +196,7 @@ ResponderFault Responder::CheckLength(const Pdu& pdu, const OpcodeInfo& info) co
     return pdu.remote_addr % kAtomicBytes == 0 ? ResponderFault::kNone
                                                : ResponderFault::kMisalignedAtomic;
   }
+  if (info.is_atomic_write) return CheckAtomicWriteLength(pdu);
   // Parts but the last are whole packets, and no part of several is empty.
   if (pdu.psn_count != PsnsOf(bytes)) return ResponderFault::kBadLength;
   if (!info.is_last && bytes % mtu_bytes_ != 0) return ResponderFault::kBadLength;
@@ -223,6 +225,7 @@ ResponderFault Responder::CheckRkey(const Pdu& pdu, const OpcodeInfo& info) {
   uint64_t length = pdu.dma_length;
   uint32_t needed = access::kRemoteRead;
   if (info.is_send) return ResponderFault::kNone;
+  if (info.is_atomic_write) return CheckAtomicWriteRkey(pdu);
   if (info.is_atomic) {
     length = kAtomicBytes;
     needed = access::kRemoteAtomic;
@@ -276,6 +279,7 @@ void Responder::Execute(const Pdu& pdu, const OpcodeInfo& info) {
     epsn_ = op.psn.Next();
     return;
   }
+  if (info.is_atomic_write) return ExecuteAtomicWrite(pdu);
   Op& op = PushOp(OpKind::kPlacement, pdu.psn, pdu.psn_count);
   ExecutePlacement(pdu, info, op);
   epsn_ = op.psn + op.psn_count;
@@ -332,7 +336,7 @@ void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op)
 }
 
 // Spec: IBTA C9-105 and following: SEND and WRITE are acknowledged again and not executed, a READ
-// is read again, an atomic is answered from its saved result.
+// is read again, an atomic is answered from its saved result, an ATOMIC_WRITE as before.
 void Responder::ExecuteDuplicate(const Pdu& pdu, const OpcodeInfo& info) {
   if (info.is_send || info.is_write) {
     if (pdu.ack_request || info.is_last) PushOp(OpKind::kAckAgain, pdu.psn, pdu.psn_count);
@@ -348,6 +352,7 @@ void Responder::ExecuteDuplicate(const Pdu& pdu, const OpcodeInfo& info) {
     }
     return;  // still being executed, or too old: silence, IBTA 9.9.3 class D
   }
+  if (info.is_atomic_write) return ReplayAtomicWrite(pdu);
   if (!IsRead(pdu)) return;
   PsnCount count = PsnsOf(pdu.dma_length);
   if (epsn_.Before(pdu.psn + count)) return;  // no READ there was so long

@@ -37,6 +37,7 @@ class Responder {
   void Halt();
 
   bool CanAccept(const Pdu& pdu) const;
+  Psn expected_psn() const { return epsn_; }
   bool IsNext(Psn psn) const { return !is_halted_ && psn == epsn_; }
   // True if the request was the one expected, and is executed.
   bool OnPdu(const Pdu& pdu, const OpcodeInfo& info);
@@ -62,7 +63,15 @@ class Responder {
   }
 
  private:
-  enum class OpKind : uint8_t { kPlacement, kRead, kAtomic, kAtomicReplay, kAckAgain, kFault };
+  enum class OpKind : uint8_t {
+    kPlacement,
+    kRead,
+    kAtomic,
+    kAtomicReplay,
+    kAckAgain,
+    kFault,
+    kAtomicWrite,
+  };
   enum class Message : uint8_t { kNone, kSend, kWrite };
 
   // Where the message being received stands.
@@ -134,6 +143,13 @@ class Responder {
   ResponderFault ResolveReceive(uint64_t bytes);
 
   void Execute(const Pdu& pdu, const OpcodeInfo& info);
+  // --- responder_atomic_write.cc
+  ResponderFault CheckAtomicWriteLength(const Pdu& pdu) const;
+  ResponderFault CheckAtomicWriteRkey(const Pdu& pdu);
+  void ExecuteAtomicWrite(const Pdu& pdu);
+  void ReplayAtomicWrite(const Pdu& pdu);
+  void BuildAtomicWriteResponse(Op& op, Pdu& out);
+  // ---
   void ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op);
   void ExecuteDuplicate(const Pdu& pdu, const OpcodeInfo& info);
   void OnFault(const Pdu& pdu, const OpcodeInfo& info, ResponderFault fault);
@@ -157,7 +173,7 @@ class Responder {
   }
   bool WantsResponse(const Op& op) const {
     return op.kind == OpKind::kRead || op.kind == OpKind::kAtomic ||
-           op.kind == OpKind::kAtomicReplay;
+           op.kind == OpKind::kAtomicReplay || op.kind == OpKind::kAtomicWrite;
   }
 
   const QpConfig& config_;

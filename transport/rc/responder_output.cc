@@ -101,6 +101,10 @@ bool Responder::PollResponse(Pdu& out) {
         BuildReadResponse(op, out);
         return true;
       }
+      if (op.kind == OpKind::kAtomicWrite) {
+        BuildAtomicWriteResponse(op, out);
+        return true;
+      }
       if (op.kind == OpKind::kAtomic) {
         msn_ = Msn((msn_.value + 1) & Psn::kMask);
         done_psn_ = op.psn.Next();

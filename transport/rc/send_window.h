@@ -40,7 +40,7 @@ struct SendRecord {
   uint8_t flags = 0;
   uint8_t num_sge = 0;
   bool is_resolved = false;  // the segments stand for the SGEs as of this transmission
-  bool is_taken = false;  // READ, atomic: the whole response came (it may still be on its way in)
+  bool is_taken = false;  // READ, atomics: the whole response came (it may still be on its way in)
   bool is_probe = false;  // begun without a credit: its first PDU waits for its acknowledgement
   WqeState state = WqeState::kPosted;
   WcStatus status = WcStatus::kSuccess;
@@ -55,7 +55,9 @@ struct SendRecord {
   bool IsAtomic() const {
     return opcode == shm::WrOpcode::kAtomicCmpAndSwp || opcode == shm::WrOpcode::kAtomicFetchAndAdd;
   }
-  bool HasResponse() const { return IsRead() || IsAtomic(); }
+  // Its eight bytes stand in swap_or_add.
+  bool IsAtomicWrite() const { return opcode == shm::WrOpcode::kAtomicWrite; }
+  bool HasResponse() const { return IsRead() || IsAtomic() || IsAtomicWrite(); }
   bool IsInFlight() const { return state == WqeState::kSending || state == WqeState::kAwaiting; }
   Psn LastPsn() const { return first_psn + PsnCount{psn_count.value - 1}; }
 
@@ -125,6 +127,7 @@ class SendWindow {
   // Forgets all work, keeps the memory.
   void Clear() {
     head = retired = acked = cursor = tail = 0;
+    next_psn = unacked_psn = sent_psn = Psn{};
     rd_atomic_outstanding = split_reads = 0;
     sq_may_hold_more = may_send = false;
   }

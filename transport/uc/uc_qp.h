@@ -17,9 +17,11 @@ class UcQp final : public UnreliableQp {
 
  private:
   void StartRequester(Psn psn) override { requester_.Start(psn); }
+  Psn NextSendPsn() const override { return requester_.next_psn(); }
   bool CheckWqe() override { return requester_.CheckWqe(); }
   void MakePdu(Pdu& out) override { requester_.MakePdu(out); }
   void StartResponder(Psn psn) override { responder_.Start(psn); }
+  Psn ExpectedPsn() const override { return responder_.expected_psn(); }
   void Respond(const Pdu& pdu) override { responder_.OnPdu(pdu); }
   bool PollPlacement(DmaRequest& out) override { return responder_.PollPlacement(out); }
   void OnMessageBroken(const ReceiveQueue::Broken& broken) override {

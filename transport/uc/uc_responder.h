@@ -19,6 +19,7 @@ class UcResponder {
       : context_(context), receive_queue_(receive_queue) {}
 
   void Start(Psn psn);
+  Psn expected_psn() const { return epsn_; }
   // Precondition: the opcode is a UC request; the receive queue is not full.
   void OnPdu(const Pdu& pdu);
   bool PollPlacement(DmaRequest& out);

@@ -17,9 +17,11 @@ class UdQp final : public UnreliableQp {
 
  private:
   void StartRequester(Psn psn) override { requester_.Start(psn); }
+  Psn NextSendPsn() const override { return requester_.next_psn(); }
   bool CheckWqe() override { return requester_.CheckWqe(); }
   void MakePdu(Pdu& out) override { requester_.MakePdu(out); }
   void StartResponder(Psn psn) override { responder_.Start(); }
+  Psn ExpectedPsn() const override { return {}; }
   void Respond(const Pdu& pdu) override { responder_.OnPdu(pdu); }
   bool PollPlacement(DmaRequest& out) override { return responder_.PollPlacement(out); }
   // A datagram is whole or lost: nothing is ever under way between two PDUs.

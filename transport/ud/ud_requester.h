@@ -15,6 +15,7 @@ class UdRequester {
       : context_(context), send_queue_(send_queue) {}
 
   void Start(Psn psn) { next_psn_ = psn; }
+  Psn next_psn() const { return next_psn_; }
   // Checks the WQE just opened; one that can't be sent has failed when this returns false.
   bool CheckWqe();
   // The datagram of the open WQE.

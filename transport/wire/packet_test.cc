@@ -242,6 +242,7 @@ TEST(PacketTest, ServicesAndLengths) {
                          Row{Service::kRc, Opcode::kReadResponseMiddle, 0x0e, 12},
                          Row{Service::kRc, Opcode::kFetchAdd, 0x14, 40},
                          Row{Service::kRc, Opcode::kSendLastWithInvalidate, 0x16, 16},
+                         Row{Service::kRc, Opcode::kAtomicWrite, 0x1d, 28},
                          Row{Service::kUc, Opcode::kSendFirst, 0x20, 12},
                          Row{Service::kUc, Opcode::kSendOnlyWithImm, 0x25, 16},
                          Row{Service::kUc, Opcode::kWriteOnly, 0x2a, 28},
@@ -261,7 +262,7 @@ TEST(PacketTest, ServicesAndLengths) {
 
 TEST(PacketTest, EveryOpcodeComesBack) {
   std::vector<Kind> kinds = AllKinds();
-  ASSERT_EQ(kinds.size(), 23u + 12u + 2u);
+  ASSERT_EQ(kinds.size(), 24u + 12u + 2u);
   std::mt19937 random(1);
   for (const Kind& kind : kinds) {
     SCOPED_TRACE(kind.info->name);
@@ -334,7 +335,7 @@ TEST(PacketTest, OpcodesOfNoServiceAreRefused) {
     EXPECT_TRUE(error == DecodeError::kNone || error == DecodeError::kUnknownOpcode);
     known += error == DecodeError::kNone;
   }
-  EXPECT_EQ(known, 37);
+  EXPECT_EQ(known, 38);
   // A READ by UC, a WRITE by UD, any RD and XRC packet.
   for (int first_byte : {0x2c, 0x6a, 0x15, 0x18, 0x44, 0xa4, 0x81, 0xff}) {
     Bytes packet(64);

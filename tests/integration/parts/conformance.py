@@ -5,7 +5,9 @@ from parts.gtests import run_gtest
 
 PROGRAMS = ["objects_test", "access_test", "rc_test", "errors_test", "cq_test", "srq_test",
             "datagram_test", "domain_test", "allocator_test", "extended_post_test",
-            "invalidate_test", "helpers_test"]
+            "invalidate_test", "helpers_test", "cq_moderation_test", "query_qp_test",
+            "atomic_write_test", "cq_ex_test", "extended_services_test", "qp_extras_test",
+            "events_test"]
 
 
 def one(program):
