@@ -147,7 +147,7 @@ struct Pdu {
 struct OpcodeInfo {
   const char* name;
   bool is_request, is_send, is_write, is_read_response, is_atomic;
-  bool is_atomic_write;  // eight bytes at once; answered as a READ of nothing is
+  bool is_atomic_write;               // eight bytes at once; answered as a READ of nothing is
   bool is_first, is_middle, is_last;  // an ONLY is first and last
   bool has_reth, has_atomic_eth, has_aeth, has_imm, has_ieth;
   uint8_t services;  // bit 1 << Service

@@ -191,7 +191,7 @@ struct RegMrRequest {
   uint32_t access;
   uint64_t addr;  // in the calling process
   uint64_t length;
-  uint64_t iova;  // address by which work requests name the first byte
+  uint64_t iova;   // address by which work requests name the first byte
   uint32_t flags;  // kRegMrMapped
   uint32_t piece_count;
   uint64_t payload;                      // file of the pieces

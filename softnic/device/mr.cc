@@ -64,7 +64,8 @@ int DeviceCore::RegMr(Command& command) {
   if (nic.counts.mrs >= nic.limits().max_mr || session.mrs.IsFull()) return ENOMEM;
 
   transport::MemoryId memory = 0;
-  const RegionSpec spec = {request.addr, request.length, request.payload, request.pieces,
+  const RegionSpec spec = {request.addr,        request.length,
+                           request.payload,     request.pieces,
                            request.piece_count, (request.flags & shm::kRegMrMapped) != 0};
   int error = dma_->AddRegion(session.id, spec, &memory);
   if (error != 0) return error;

@@ -21,7 +21,7 @@ struct Mr;
 inline constexpr uint32_t kGidTableEntries = 16;
 inline constexpr GidIndex kIpv4GidIndex{1};  // 0 is the link-local GID
 inline constexpr uint32_t kPkeyTableEntries = 1;
-inline constexpr uint32_t kPortNumber = 1;   // the only port
+inline constexpr uint32_t kPortNumber = 1;  // the only port
 // As mlx5 has them: 16 and 12 bits.
 inline constexpr uint32_t kCqModerationCountMax = 0xffff;
 inline constexpr uint32_t kCqModerationPeriodMaxUs = 0xfff;

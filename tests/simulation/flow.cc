@@ -145,8 +145,10 @@ void Flow::GenerateRc(Op& op) {
     if (is_deep_) op.length = random_.Below(kDeepReadBytesMax + 1);
   } else if (kind < 92) {
     op.opcode = WrOpcode::kAtomicFetchAndAdd;
-  } else if (kind < 96) {
+  } else if (kind < 94) {
     op.opcode = WrOpcode::kAtomicCmpAndSwp;
+  } else if (kind < 96) {
+    op.opcode = WrOpcode::kAtomicWrite;
   } else {
     op.opcode = WrOpcode::kAtomicFetchAndAdd;
     op.is_shared = true;
@@ -168,6 +170,10 @@ void Flow::ModelAtomic(Op& op) {
   if (op.opcode == WrOpcode::kAtomicFetchAndAdd) {
     op.compare_add = random_.Next();
     word += op.compare_add;
+    return;
+  }
+  if (op.opcode == WrOpcode::kAtomicWrite) {
+    op.compare_add = word = random_.Next();
     return;
   }
   op.compare_add = random_.Chance(700) ? word : word + 1;

@@ -66,7 +66,8 @@ struct Op {
     return opcode == shm::WrOpcode::kRdmaWrite || opcode == shm::WrOpcode::kRdmaWriteWithImm;
   }
   bool IsAtomic() const {
-    return opcode == shm::WrOpcode::kAtomicCmpAndSwp || opcode == shm::WrOpcode::kAtomicFetchAndAdd;
+    return opcode == shm::WrOpcode::kAtomicCmpAndSwp ||
+           opcode == shm::WrOpcode::kAtomicFetchAndAdd || opcode == shm::WrOpcode::kAtomicWrite;
   }
   bool HasImm() const {
     return opcode == shm::WrOpcode::kSendWithImm || opcode == shm::WrOpcode::kRdmaWriteWithImm;

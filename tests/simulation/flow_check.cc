@@ -20,6 +20,7 @@ WcOpcode WcOpcodeOf(const Op& op) {
   if (op.opcode == WrOpcode::kLocalInv) return WcOpcode::kLocalInv;
   if (op.opcode == WrOpcode::kAtomicFetchAndAdd) return WcOpcode::kFetchAdd;
   if (op.opcode == WrOpcode::kAtomicCmpAndSwp) return WcOpcode::kCompSwap;
+  if (op.opcode == WrOpcode::kAtomicWrite) return WcOpcode::kAtomicWrite;
   return WcOpcode::kSend;
 }
 
@@ -216,6 +217,7 @@ void Flow::CheckRead(const Op& op, uint32_t index) {
 }
 
 void Flow::CheckAtomic(const Op& op) {
+  if (op.opcode == WrOpcode::kAtomicWrite) return;  // it tells nothing
   uint64_t result;
   std::memcpy(&result, local_region_.memory + op.local_at, sizeof(result));
   if (op.is_shared) {
@@ -279,6 +281,8 @@ void Flow::CheckWords() {
     if (!op.is_done) allowed[op.remote_at].push_back(word);
     if (op.opcode == WrOpcode::kAtomicFetchAndAdd) {
       word += op.compare_add;
+    } else if (op.opcode == WrOpcode::kAtomicWrite) {
+      word = op.compare_add;
     } else if (word == op.compare_add) {
       word = op.swap;
     }
