@@ -47,6 +47,8 @@ enum class CommandOp : uint32_t {
   kAttachMcast,
   kDetachMcast,
   kOpenPayload,
+  kAllocMw,
+  kDeallocMw,
   kCount,
 };
 const char* CommandOpName(CommandOp op);
@@ -188,6 +190,17 @@ struct RegMrReply {
   uint32_t lkey;
   uint32_t rkey;
   uint32_t reserved;
+};
+
+inline constexpr uint32_t kMwType1 = 1;  // enum ibv_mw_type
+inline constexpr uint32_t kMwType2 = 2;
+struct AllocMwRequest {
+  Handle pd;
+  uint32_t type;
+};
+struct AllocMwReply {
+  Handle mw;
+  uint32_t rkey;  // until it is bound, a key to nothing
 };
 
 // The channel's fd arrives on the attach socket (kFdChannel, id = handle) before the completion.

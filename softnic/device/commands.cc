@@ -41,6 +41,8 @@ const DeviceCore::CommandRow& DeviceCore::RowOf(CommandOp op) {
       {&D::AttachMcast, kMcast},
       {&D::DetachMcast, kMcast},
       {&D::OpenPayload, sizeof(shm::OpenPayloadRequest)},
+      {&D::AllocMw, sizeof(shm::AllocMwRequest)},
+      {&D::DeallocMw, kHandle},
   };
   static_assert(std::size(kRows) == static_cast<size_t>(CommandOp::kCount));
   return kRows[static_cast<size_t>(op)];
@@ -107,6 +109,7 @@ void DeviceCore::OnDmaFence(Instant now, uint64_t cookie) {
   if (it == fences_.end()) return;
   FenceRecord record = std::move(it->second);
   fences_.erase(it);
+  if (record.waiting_qp.life != 0) return OnKeysSettled(cookie, record.waiting_qp, record.waiter);
   if (record.has_region) dma_->RemoveRegion(record.region);
   if (record.ends_session) {
     for (transport::MemoryId region : record.regions) dma_->RemoveRegion(region);

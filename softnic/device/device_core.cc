@@ -77,6 +77,7 @@ void DeviceCore::CloseSession(Instant now, SessionId id) {
   session->cqs.ForEach([this](Cq& cq) { RemoveCq(cq); });
   session->channels.ForEach([this](Channel& channel) { RemoveChannel(channel); });
   session->ahs.ForEach([this](Ah& ah) { RemoveAh(ah); });
+  session->mws.ForEach([this](Mw& mw) { RemoveMw(mw); });
   FenceRecord record;
   record.session = id;
   record.ends_session = true;
@@ -110,6 +111,7 @@ DeviceStats DeviceCore::Stats() const {
     stats.srqs += session->srqs.size();
     stats.ahs += session->ahs.size();
     stats.channels += session->channels.size();
+    stats.mws += session->mws.size();
   }
   stats.send_wqes = send_wqes_;
   stats.pdus = pdus_;

@@ -232,6 +232,7 @@ int DeviceCore::DestroyQp(Command& command) {
 
 void DeviceCore::RemoveQp(DeviceQp& qp) {
   Session& session = *qp.session;
+  qp.windows.ForEach([this](Mw& mw) { UnbindWindow(mw); });
   DropWaiting(qp);
   DropTx(qp);
   LeavePeer(qp);

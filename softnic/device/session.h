@@ -76,6 +76,7 @@ struct Session {
 
   HandleTable<Pd> pds;
   HandleTable<Mr> mrs;
+  HandleTable<Mw> mws;
   HandleTable<Channel> channels;
   HandleTable<Cq> cqs;
   HandleTable<Srq> srqs;

@@ -28,7 +28,7 @@ void Responder::Reset() {
   message_ = MessageState{};
   msn_ = Msn{};
   is_halted_ = true;
-  nak_sent_ = dma_due_ = ack_due_ = nak_due_ = has_failure_ = false;
+  nak_sent_ = dma_due_ = ack_due_ = nak_due_ = has_failure_ = awaits_settled_keys_ = false;
   atomics_next_ = atomics_valid_ = 0;
 }
 
@@ -55,7 +55,7 @@ void Responder::Halt() {
   reads_waiting_ = invalidations_waiting_ = read_sent_bytes_ = 0;
   receives_used_ = 0;
   message_ = MessageState{};
-  ack_due_ = false;
+  ack_due_ = awaits_settled_keys_ = false;
 }
 
 bool Responder::CanAccept(const Pdu& pdu) const {
