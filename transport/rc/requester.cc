@@ -111,7 +111,7 @@ bool Requester::PollRequest(Instant now, Pdu& out) {
       if (state == QpState::kSqd || !MayStart(rec)) break;
       StartRecord(now, rec);
     }
-    if (awaits_settled_keys_) break;
+    if (rec.state == WqeState::kPosted) break;  // a bind or invalidation whose keys settle first
     if (rec.state == WqeState::kError) break;  // completes after the older ones; nothing follows it
     if (rec.state != WqeState::kSending) {     // done meanwhile, or its response is on its way
       ++w_->cursor;
@@ -324,16 +324,15 @@ void Requester::StartLocalOperation(Instant now, SendRecord& rec) {
     return;
   }
   rec.status = WcStatus::kSuccess;
-  awaits_settled_keys_ = !host_->SettleKeys(QpRole::kRequester);
-  if (!awaits_settled_keys_) {
-    Apply(now, {RequesterEvent::kLocalDone, w_->cursor, {}, 0, VendorErr::kNone});
-  }
+  local_operation_ = w_->cursor;
+  awaits_settled_keys_ = true;
+  if (host_->SettleKeys(QpRole::kRequester)) OnKeysSettled(now);
 }
 
 void Requester::OnKeysSettled(Instant now) {
   if (!awaits_settled_keys_) return;
   awaits_settled_keys_ = false;
-  Apply(now, {RequesterEvent::kLocalDone, w_->cursor, {}, 0, VendorErr::kNone});
+  Apply(now, {RequesterEvent::kLocalDone, local_operation_, {}, 0, VendorErr::kNone});
 }
 
 void Requester::StartRecord(Instant now, SendRecord& rec) {

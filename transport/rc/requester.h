@@ -56,7 +56,7 @@ class Requester {
   void OnProgress(Instant now);
   // Part of a message was acknowledged.
   void OnPartAcked(SendRecord& rec);
-  // The bind or invalidation at the cursor is done.
+  // The bind or invalidation begun is done.
   void OnKeysSettled(Instant now);
   bool awaits_settled_keys() const { return awaits_settled_keys_; }
   bool has_credit_limit() const { return has_credit_limit_; }
@@ -131,6 +131,7 @@ class Requester {
   bool corrupt_queue_ = false;
   // A bind or invalidation was begun and waits for what the old key has let in.
   bool awaits_settled_keys_ = false;
+  uint32_t local_operation_ = 0;  // its index; the cursor may be at something lost before it
   // After a loss: PDUs that each ask for an acknowledgement, and whether the oldest goes out twice.
   uint8_t cautious_pdus_ = 0;
   bool repeat_due_ = false;
