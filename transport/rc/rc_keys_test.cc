@@ -96,18 +96,19 @@ TEST_F(RcKeys, ALossBeforeABindThatWaitsIsMended) {
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "2:ok 3:ok");
 }
 
-// The bind's keys settle amid that mending.
-TEST_F(RcKeys, KeysMaySettleWhileALossBeforeTheBindIsMended) {
+// The bind's keys settle while something before it waits to be sent again.
+TEST_F(RcKeys, KeysMaySettleWhileAPeerIsNotReady) {
   pair.hosts[kA]->keys_are_settled = false;
-  pair.fabric.set_drop_filter(
-      [n = 0](const Pdu& pdu) mutable { return pdu.opcode == Opcode::kWriteOnly && n++ < 2; });
-  pair.Queue(kA, Write(1));
-  pair.Queue(kA, Bind(2));
+  pair.Queue(kA, RcPair::Inline(1, WrOpcode::kSend, "x"));
+  pair.Queue(kA, RcPair::Inline(2, WrOpcode::kSend, "x"));
+  pair.Queue(kA, Bind(3));
   pair.Ring(kA);
-  ASSERT_TRUE(pair.fabric.RunUntil([&] { return pair.qps[kA]->RequestsLost() != 0; },
+  ASSERT_TRUE(pair.fabric.RunUntil([&] { return pair.qps[kA]->counters().rcvd_rnr_err != 0; },
                                    Instant{0} + Seconds(1)));
+  EXPECT_EQ(pair.hosts[kA]->binds.size(), 1u);
+  pair.PostRecv(kB, 101, {pair.memory.SgeOf(to, 0, 64)});
   Settle(kA, QpRole::kRequester);
-  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok 2:ok");
+  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok 2:ok 3:ok");
 }
 
 TEST_F(RcKeys, LocalInvalidateWaitsForTheLostToArrive) {

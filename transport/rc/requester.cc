@@ -111,9 +111,9 @@ bool Requester::PollRequest(Instant now, Pdu& out) {
       if (state == QpState::kSqd || !MayStart(rec)) break;
       StartRecord(now, rec);
     }
-    if (rec.state == WqeState::kPosted) break;  // a bind or invalidation whose keys settle first
     if (rec.state == WqeState::kError) break;  // completes after the older ones; nothing follows it
-    if (rec.state != WqeState::kSending) {     // done meanwhile, or its response is on its way
+    // Done meanwhile, its response is on its way, or its keys are settling.
+    if (rec.state != WqeState::kSending) {
       ++w_->cursor;
       continue;
     }
