@@ -411,11 +411,7 @@ class Stage {
       wqe.remote_qkey = Word(input);
       wqe.atomic.compare_add = Word(input);
       wqe.atomic.swap = 0xeeee;
-      if (static_cast<shm::WrOpcode>(wqe.opcode) == shm::WrOpcode::kBindMw) {
-        wqe.remote_addr = reinterpret_cast<uint64_t>(arena_.data());
-        wqe.rkey = arena_mr_.lkey;
-        wqe.bind = {input.Take<uint16_t>(), Word(input), input.Take<uint8_t>()};
-      }
+      if (wqe.opcode == 8) wqe.bind = {24, Word(input), input.Take<uint8_t>()};  // BIND_MW
       if (style >= 0xe0) input.TakeBytes(&wqe, sizeof(wqe));
       Poke(*queue, at, &wqe, head_bytes = sizeof(wqe));
     } else {

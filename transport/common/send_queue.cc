@@ -146,17 +146,16 @@ bool SendQueue::OnSourceFault(Psn psn) {
   }
   // Those behind it may have arrived: a flush does not claim otherwise.  Spec: IBTA 10.8.3.2.
   for (uint32_t k = i + 1; k < in_flight_.size(); ++k) {
-    in_flight_[k].is_open = false;
+    in_flight_[k].is_open &= awaits_settled_keys_;
     if (in_flight_[k].outcome.status == WcStatus::kSuccess) in_flight_[k].outcome.SetFlushed();
   }
-  awaits_settled_keys_ = false;
   context_.EnterSendError();
   return true;
 }
 
 bool SendQueue::PollCompletion(bool flush, Completion& out) {
-  if (flush && IsOpen()) {
-    in_flight_.back().is_open = awaits_settled_keys_ = false;
+  if (flush && IsOpen() && !awaits_settled_keys_) {
+    in_flight_.back().is_open = false;
     in_flight_.back().outcome.SetFlushed();
   }
   while (!in_flight_.IsEmpty()) {

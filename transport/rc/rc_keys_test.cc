@@ -143,14 +143,19 @@ TEST_F(RcKeys, ASendWithInvalidateIsAcknowledgedWhenItsKeyHasSettled) {
   EXPECT_EQ(pair.qps[kB]->state(), QpState::kRts);
 }
 
-TEST_F(RcKeys, ErrorEndsTheWaiting) {
+TEST_F(RcKeys, ErrorFlushesWhenTheKeysHaveSettled) {
   pair.hosts[kA]->keys_are_settled = pair.hosts[kB]->keys_are_settled = false;
   SendWork send = RcPair::Inline(1, WrOpcode::kSendWithInv, "x");
   send.wqe.imm_or_rkey = pair.memory.region(key).key;
   pair.Queue(kA, send);
   pair.Queue(kA, Bind(2));
   pair.Ring(kA);
+  ASSERT_TRUE(pair.fabric.RunUntil([&] { return !pair.memory.region(key).is_valid; },
+                                   Instant{0} + Seconds(1)));
   for (uint32_t side : {kA, kB}) EXPECT_EQ(pair.ModifyTo(side, QpState::kErr), 0);
+  ASSERT_TRUE(pair.Run());
+  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "");
+  EXPECT_EQ(pair.TakeCompletions(kB, kReceives), "");
   Settle(kA, QpRole::kRequester);
   Settle(kB, QpRole::kResponder);
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:flush 2:flush");

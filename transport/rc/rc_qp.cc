@@ -232,6 +232,7 @@ void RcQp::Reset() {
   ++epoch_;
   window_.Clear();
   requester_.Reset();
+  requester_.ForgetKeys();
   completer_.Reset();
   responder_.Reset();
   events_.Clear();

@@ -64,7 +64,6 @@ void Requester::Start(Psn sq_psn) {
 void Requester::Reset() {
   ack_deadline_ = rnr_deadline_ = Instant::Never();
   implied_nak_served_ = corrupt_queue_ = has_credit_limit_ = repeat_due_ = false;
-  awaits_settled_keys_ = false;
   cautious_pdus_ = 0;
   credit_msn_ = Msn{};
 }

@@ -56,8 +56,10 @@ class Requester {
   void OnProgress(Instant now);
   // Part of a message was acknowledged.
   void OnPartAcked(SendRecord& rec);
-  // The bind or invalidation begun is done.
+  // The bind or invalidation begun is done. In the error state, too, that is waited for: a flush
+  // would tell the program that its memory is its own again.
   void OnKeysSettled(Instant now);
+  void ForgetKeys() { awaits_settled_keys_ = false; }
   bool awaits_settled_keys() const { return awaits_settled_keys_; }
   bool has_credit_limit() const { return has_credit_limit_; }
   // As QpTransport::RequestsLost.

@@ -55,7 +55,7 @@ void Responder::Halt() {
   reads_waiting_ = invalidations_waiting_ = read_sent_bytes_ = 0;
   receives_used_ = 0;
   message_ = MessageState{};
-  ack_due_ = awaits_settled_keys_ = false;
+  ack_due_ = false;
 }
 
 bool Responder::CanAccept(const Pdu& pdu) const {

@@ -44,6 +44,7 @@ bool Responder::TakeKeyAway(Op& op) {
 void Responder::OnKeysSettled() {
   if (!awaits_settled_keys_) return;
   awaits_settled_keys_ = false;
+  if (ops_.IsEmpty()) return;  // failed meanwhile
   ops_.Front().invalidates = false;
   --invalidations_waiting_;
   Drain();
@@ -220,7 +221,8 @@ bool Responder::PollCompletion(Completion& out) {
 }
 
 bool Responder::FlushOne(Completion& out) {
-  if (dma_outstanding_ != 0) return false;  // a buffer may still be written
+  // A buffer may still be written, or a region whose key is gone.
+  if (dma_outstanding_ != 0 || awaits_settled_keys_) return false;
   if (receives_.IsEmpty()) {
     // A shared queue's WQEs belong to its other QPs too.  Spec: IBTA 10.2.9.
     if (config_.has_srq) return false;

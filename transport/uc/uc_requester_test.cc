@@ -341,16 +341,18 @@ TEST_F(UcRequesterScript, LocalInvalidateWaitsForThoseBeforeItAndForTheKeysToSet
   EXPECT_EQ(host_.invalidated.size(), 1u);  // once
 }
 
-TEST_F(UcRequesterScript, ErrorFlushesALocalOperationThatWaits) {
+TEST_F(UcRequesterScript, ErrorWaitsForTheKeysOfALocalOperation) {
   host_.key_fault = KeyFault::kNone;
   host_.keys_are_settled = false;
   PostSend(Work(1, WrOpcode::kBindMw, {}));
   ExpectNoRequest();
+  PostSend(Send(2, 8));
   ASSERT_EQ(MoveTo(QpState::kErr), 0);
-  ExpectCompletion(1, WcStatus::kWrFlushErr);
+  ExpectNoCompletion();
   qp_->OnKeysSettled(now_, QpRole::kRequester);
   Drain();
-  ExpectNoCompletion();
+  ExpectCompletion(1, WcStatus::kSuccess);
+  ExpectCompletion(2, WcStatus::kWrFlushErr);
 }
 
 TEST_F(UcRequesterScript, RefusedLocalOperationsFail) {
