@@ -47,6 +47,24 @@ inline uint32_t TrimSges(const shm::Sge* sge, uint32_t num_sge, uint64_t bytes, 
   return count;
 }
 
+// What a bind asks for.
+struct WindowBind {
+  uint32_t window = 0;  // handle
+  RKey rkey;            // the window's from now on
+  uint32_t lkey = 0;    // of the region
+  uint64_t addr = 0;
+  uint64_t length = 0;
+  uint32_t access = 0;
+};
+
+// Work of a send queue that concerns nobody but the QP's own NIC.
+inline bool IsLocalOperation(shm::WrOpcode opcode) {
+  return opcode == shm::WrOpcode::kLocalInv || opcode == shm::WrOpcode::kBindMw;
+}
+
+// Which role of a QP waits for something.
+enum class QpRole : uint8_t { kRequester, kResponder };
+
 class QpHost {
  public:
   virtual ~QpHost() = default;
@@ -68,8 +86,14 @@ class QpHost {
   // Resolves a remote request's range. Not called for zero-length requests (IBTA C9-88).
   virtual KeyFault ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
                                  DmaSegment* out) = 0;
-  // SEND with invalidate, and LOCAL_INV.
+  // SEND with invalidate, and LOCAL_INV. Granted, the key is dead at once.
   virtual KeyFault Invalidate(RKey rkey) = 0;
+  // Granted, the window has its new key, and the old one is dead.  Spec: IBTA 10.6.6.2.
+  virtual KeyFault BindWindow(const WindowBind& bind) { return KeyFault::kBadRKey; }
+  // To be called after Invalidate or BindWindow was granted, before the work completes. True:
+  // nothing that a key taken away has let in touches memory any more. False: something does still,
+  // and QpTransport::OnKeysSettled tells when it is done, once for the last call of each role.
+  virtual bool SettleKeys(QpRole waiter) { return true; }
   // UD: the path an address handle stands for; checks its PD. False: no such AH, or another PD's.
   virtual bool ResolveAh(uint32_t ah, Path* out) = 0;
   // The port's GID table. False: no such index, or an empty entry.

@@ -138,6 +138,8 @@ class QpTransport {
   // payload is segments and that had no OnSourceFault, in any order. UC and UD complete a WQE then,
   // because its buffers may be written again; RC has acknowledges for that.
   virtual void OnPayloadReleased(Instant now, Psn psn) {}
+  // What QpHost::SettleKeys told `waiter` to wait for is over.
+  virtual void OnKeysSettled(Instant now, QpRole waiter) {}
   // Before OnTimeout, if what is unacknowledged is known to be on its way still, as its bytes are
   // being copied: the ACK timer starts anew, and no retry is counted.
   virtual void OnHeldUp(Instant now) {}

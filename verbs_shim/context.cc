@@ -26,7 +26,7 @@ int64_t ClockNs(clockid_t clock) {
 
 void SetOps(Context* context) {
   ibv_context_ops& ops = Base(context)->ops;
-  SetUnsupportedOps(&ops);
+  SetWindowOps(&ops);
   ops.poll_cq = PollCq;
   ops.req_notify_cq = ReqNotifyCq;
   ops.post_srq_recv = PostSrqRecv;

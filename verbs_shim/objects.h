@@ -89,6 +89,10 @@ struct Mr {
   client::Registration registration;
 };
 
+struct Mw {
+  ibv_mw base;
+};
+
 struct Ah {
   ibv_ah base;
 };
@@ -178,6 +182,7 @@ inline Device* ToDevice(ibv_device* device) { return reinterpret_cast<Device*>(d
 inline Pd* ToPd(ibv_pd* pd) { return reinterpret_cast<Pd*>(pd); }
 inline Td* ToTd(ibv_td* td) { return reinterpret_cast<Td*>(td); }
 inline Mr* ToMr(ibv_mr* mr) { return reinterpret_cast<Mr*>(mr); }
+inline Mw* ToMw(ibv_mw* mw) { return reinterpret_cast<Mw*>(mw); }
 inline Ah* ToAh(ibv_ah* ah) { return reinterpret_cast<Ah*>(ah); }
 inline Channel* ToChannel(ibv_comp_channel* channel) { return reinterpret_cast<Channel*>(channel); }
 inline Cq* ToCq(ibv_cq* cq) { return reinterpret_cast<Cq*>(cq); }
@@ -252,8 +257,7 @@ bool SendOpsSupported(ibv_qp_type type, uint64_t send_ops_flags);
 Cq* CreateCq(Context* context, const ibv_cq_init_attr_ex& attr);
 void SetReadOps(Cq* cq, uint64_t wc_flags);
 
-// Operations of this device that verbs.h calls without looking whether they exist.
-void SetUnsupportedOps(ibv_context_ops* ops);
+void SetWindowOps(ibv_context_ops* ops);
 
 // Entry points reached through function pointers in ibv_context and verbs_context.
 int PollCq(ibv_cq* cq, int num_entries, ibv_wc* wc);

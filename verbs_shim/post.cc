@@ -26,6 +26,9 @@ int CheckSend(const Qp& qp, const ibv_send_wr& wr) {
     if (wr.opcode == IBV_WR_ATOMIC_WRITE) return bytes == kAtomicBytes ? 0 : EINVAL;
     if (bytes > qp.max_inline_bytes) return EINVAL;
   }
+  if (wr.opcode == IBV_WR_BIND_MW) {
+    return CheckBind(wr.bind_mw.mw, wr.bind_mw.bind_info, IBV_MW_TYPE_2);
+  }
   // Its eight bytes travel in the request itself.
   return wr.opcode == IBV_WR_ATOMIC_WRITE ? EINVAL : 0;
 }
@@ -60,6 +63,10 @@ void FillSend(const Qp& qp, const ibv_send_wr& wr, shm::SendWqe* wqe) {
   wqe->reserved0 = 0;
   wqe->imm_or_rkey = wr.imm_data;  // shares its place with invalidate_rkey
   wqe->srqn = 0;
+  if (wr.opcode == IBV_WR_BIND_MW) {
+    FillBind(wr.bind_mw.mw, wr.bind_mw.rkey, wr.bind_mw.bind_info, wqe);
+    return;
+  }
   if (qp.ex.ex.qp_base.qp_type == IBV_QPT_UD) {
     wqe->remote_addr = 0;
     wqe->rkey = 0;

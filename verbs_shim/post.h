@@ -22,7 +22,8 @@ inline bool ReadyToSend(const Qp& qp) {
 inline bool OpcodeAllowed(ibv_qp_type type, uint32_t opcode) {
   constexpr uint32_t kUd = 1u << IBV_WR_SEND | 1u << IBV_WR_SEND_WITH_IMM;
   constexpr uint32_t kUc = kUd | 1u << IBV_WR_SEND_WITH_INV | 1u << IBV_WR_RDMA_WRITE |
-                           1u << IBV_WR_RDMA_WRITE_WITH_IMM | 1u << IBV_WR_LOCAL_INV;
+                           1u << IBV_WR_RDMA_WRITE_WITH_IMM | 1u << IBV_WR_LOCAL_INV |
+                           1u << IBV_WR_BIND_MW;
   constexpr uint32_t kRc = kUc | 1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP |
                            1u << IBV_WR_ATOMIC_FETCH_AND_ADD | 1u << IBV_WR_ATOMIC_WRITE;
   uint32_t allowed = type == IBV_QPT_RC ? kRc : type == IBV_QPT_UC ? kUc : kUd;
@@ -36,5 +37,9 @@ inline bool OpcodeCarriesData(uint32_t opcode) {
                              1u << IBV_WR_RDMA_WRITE_WITH_IMM | 1u << IBV_WR_ATOMIC_WRITE;
   return opcode < 32 && (kData >> opcode & 1) != 0;
 }
+
+// mw.cc. 0, or EINVAL for what no window takes; and the part of a WQE that says where to bind.
+int CheckBind(const ibv_mw* mw, const ibv_mw_bind_info& info, ibv_mw_type type);
+void FillBind(const ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info& info, shm::SendWqe* wqe);
 
 }  // namespace verbena::verbs

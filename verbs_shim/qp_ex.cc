@@ -71,6 +71,16 @@ void WrLocalInv(ibv_qp_ex* qp, uint32_t rkey) {
   if (shm::SendWqe* wqe = Begin(qp, IBV_WR_LOCAL_INV)) wqe->imm_or_rkey = rkey;
 }
 
+void WrBindMw(ibv_qp_ex* base, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info* info) {
+  shm::SendWqe* wqe = Begin(base, IBV_WR_BIND_MW);
+  if (wqe == nullptr) return;
+  if (int error = CheckBind(mw, *info, IBV_MW_TYPE_2); error != 0) {
+    SetError(ToQp(base), error);
+    return;
+  }
+  FillBind(mw, rkey, *info, wqe);
+}
+
 void WrSetUdAddr(ibv_qp_ex* base, ibv_ah* ah, uint32_t remote_qpn, uint32_t remote_qkey) {
   Qp* qp = ToQp(base);
   if (qp->wr == nullptr) return;
@@ -162,7 +172,8 @@ int WrComplete(ibv_qp_ex* base) {
 bool SendOpsSupported(ibv_qp_type type, uint64_t send_ops_flags) {
   constexpr uint64_t kUd = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
   constexpr uint64_t kUc = kUd | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_WRITE |
-                           IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_LOCAL_INV;
+                           IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_LOCAL_INV |
+                           IBV_QP_EX_WITH_BIND_MW;
   constexpr uint64_t kRc = kUc | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
                            IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE;
   uint64_t supported = type == IBV_QPT_RC ? kRc : type == IBV_QPT_UC ? kUc : kUd;
@@ -182,6 +193,7 @@ void SetSendOps(Qp* qp, uint64_t flags) {
   if (flags & IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD) ex.wr_atomic_fetch_add = WrAtomicFetchAdd;
   if (flags & IBV_QP_EX_WITH_ATOMIC_WRITE) ex.wr_atomic_write = WrAtomicWrite;
   if (flags & IBV_QP_EX_WITH_LOCAL_INV) ex.wr_local_inv = WrLocalInv;
+  if (flags & IBV_QP_EX_WITH_BIND_MW) ex.wr_bind_mw = WrBindMw;
   ex.wr_set_ud_addr = WrSetUdAddr;
   ex.wr_set_sge = WrSetSge;
   ex.wr_set_sge_list = WrSetSgeList;

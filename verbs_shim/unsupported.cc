@@ -2,20 +2,6 @@
 #include "verbs_shim/objects.h"
 
 namespace verbena::verbs {
-namespace {
-
-ibv_mw* AllocMw(ibv_pd*, ibv_mw_type) { return Fail<ibv_mw>(EOPNOTSUPP); }
-int BindMw(ibv_qp*, ibv_mw*, ibv_mw_bind*) { return EOPNOTSUPP; }
-int DeallocMw(ibv_mw*) { return EOPNOTSUPP; }
-
-}  // namespace
-
-void SetUnsupportedOps(ibv_context_ops* ops) {
-  ops->alloc_mw = AllocMw;
-  ops->bind_mw = BindMw;
-  ops->dealloc_mw = DeallocMw;
-}
-
 // ibv_rereg_mr(3): -1 means the old region is still valid.
 VERBENA_EXPORT int ibv_rereg_mr(ibv_mr*, int, ibv_pd*, void*, size_t, int) {
   errno = EOPNOTSUPP;

@@ -112,7 +112,9 @@ enum class VendorErr : uint32_t {
   kRKeyAccess = 0x114,
   kQpAccess = 0x115,
   kMisalignedAtomic = 0x116,
-  kMemoryFault = 0x121,  // the MR is valid, the page below it is gone
+  kRKeyOtherQp = 0x117,   // a type 2 window bound to another QP
+  kRKeyBadState = 0x118,  // a window or region that is not in a state for this
+  kMemoryFault = 0x121,   // the MR is valid, the page below it is gone
   kMessageTooLong = 0x131,
   kReceiveTooShort = 0x132,
   kBadOpcode = 0x133,

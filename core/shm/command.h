@@ -50,6 +50,8 @@ enum class CommandOp : uint32_t {
   kAllocTd,
   kDeallocTd,
   kModifyCq,
+  kAllocMw,
+  kDeallocMw,
   kCount,
 };
 const char* CommandOpName(CommandOp op);
@@ -209,6 +211,17 @@ struct AllocTdReply {
   Handle td;
   uint32_t reserved;
   QueuePlace place;  // a ThreadDoorbellPage
+};
+
+inline constexpr uint32_t kMwType1 = 1;  // enum ibv_mw_type
+inline constexpr uint32_t kMwType2 = 2;
+struct AllocMwRequest {
+  Handle pd;
+  uint32_t type;
+};
+struct AllocMwReply {
+  Handle mw;
+  uint32_t rkey;  // until it is bound, a key to nothing
 };
 
 // The channel's fd arrives on the attach socket (kFdChannel, id = handle) before the completion.

@@ -64,7 +64,7 @@ struct SendWqe {
   uint8_t reserved0;
   uint32_t imm_or_rkey;  // immediate (as in ibv_send_wr.imm_data, big-endian) or rkey to invalidate
   uint64_t remote_addr;
-  uint32_t rkey;
+  uint32_t rkey;  // kBindMw has its own meanings for these three: see `bind`
   uint32_t inline_bytes;
   uint32_t ah;           // UD: handle of the address handle
   uint32_t remote_qpn;   // UD
@@ -75,6 +75,13 @@ struct SendWqe {
       uint64_t compare_add;
       uint64_t swap;
     } atomic;
+    // kBindMw: imm_or_rkey is the window's rkey from now on, rkey the region's lkey, remote_addr
+    // where in the region the window starts.
+    struct {
+      uint64_t length;
+      uint32_t mw;      // handle of the window
+      uint32_t access;  // of the window
+    } bind;
     struct {
       uint64_t tag;          // RDM endpoints: tag matching
       uint64_t source_data;  // RDM endpoints: remote CQ data

@@ -98,6 +98,7 @@ json::object ObjectCounts(const DeviceStats& stats) {
   o["srq"] = stats.srqs;
   o["ah"] = stats.ahs;
   o["channel"] = stats.channels;
+  o["mw"] = stats.mws;
   return o;
 }
 
@@ -145,6 +146,7 @@ bool ParseKind(const std::string& name, ShowKind* out) {
       {"cmd", ShowKind::kCommand}, {"session", ShowKind::kSession}, {"pd", ShowKind::kPd},
       {"mr", ShowKind::kMr},       {"cq", ShowKind::kCq},           {"qp", ShowKind::kQp},
       {"srq", ShowKind::kSrq},     {"ah", ShowKind::kAh},           {"channel", ShowKind::kChannel},
+      {"mw", ShowKind::kMw},
   };
   for (const auto& [text, kind] : kKinds) {
     if (name != text) continue;

@@ -27,6 +27,7 @@ constexpr LimitFlag kLimitFlags[] = {
     {"max-cq", &DeviceLimits::max_cq, 1u << 22},
     {"max-cqe", &DeviceLimits::max_cqe, 1u << 24, true},
     {"max-mr", &DeviceLimits::max_mr, 1u << 22},
+    {"max-mw", &DeviceLimits::max_mw, 1u << 22},
     {"max-pd", &DeviceLimits::max_pd, 1u << 22},
     {"max-ah", &DeviceLimits::max_ah, 1u << 22},
     {"max-srq", &DeviceLimits::max_srq, 1u << 22},

@@ -44,6 +44,8 @@ const DeviceCore::CommandRow& DeviceCore::RowOf(CommandOp op) {
       {&D::AllocTd, 0},
       {&D::DeallocTd, kHandle},
       {&D::ModifyCq, sizeof(shm::ModifyCqRequest)},
+      {&D::AllocMw, sizeof(shm::AllocMwRequest)},
+      {&D::DeallocMw, kHandle},
   };
   static_assert(std::size(kRows) == static_cast<size_t>(CommandOp::kCount));
   return kRows[static_cast<size_t>(op)];
@@ -109,6 +111,7 @@ void DeviceCore::OnDmaFence(Instant now, uint64_t cookie) {
   if (it == fences_.end()) return;
   FenceRecord record = std::move(it->second);
   fences_.erase(it);
+  if (record.waiting_qp.life != 0) return OnKeysSettled(cookie, record.waiting_qp, record.waiter);
   Session* session = FindSession(record.session);
   Release(session, record.retired);
   if (record.ends_session) {

@@ -30,6 +30,7 @@ struct DeviceLimits {
   uint32_t max_cq = 65'536;
   uint32_t max_cqe = 1u << 20;
   uint32_t max_mr = 524'288;
+  uint32_t max_mw = 524'288;
   uint32_t max_pd = 65'536;
   uint32_t max_ah = 65'536;
   uint32_t max_srq = 32'768;
@@ -68,7 +69,7 @@ struct DeviceConfig {
 struct ShowRow {
   std::vector<std::pair<std::string, std::string>> fields;
 };
-enum class ShowKind { kCommand, kSession, kPd, kMr, kCq, kQp, kSrq, kAh, kChannel };
+enum class ShowKind { kCommand, kSession, kPd, kMr, kCq, kQp, kSrq, kAh, kChannel, kMw };
 
 // Whom an event on request is about, on a NIC.
 struct EventTarget {
@@ -81,6 +82,7 @@ struct EventTarget {
 
 struct DeviceStats {
   uint64_t sessions = 0, pds = 0, mrs = 0, cqs = 0, qps = 0, srqs = 0, ahs = 0, channels = 0;
+  uint64_t mws = 0;
   uint64_t send_wqes = 0, pdus = 0, payload_bytes = 0, commands = 0, hostile_acts = 0;
 };
 

@@ -81,6 +81,7 @@ void DeviceCore::CloseSession(Instant now, SessionId id) {
   session->cqs.ForEach([&](Cq& cq) { RemoveCq(cq, &record.retired); });
   session->channels.ForEach([this](Channel& channel) { RemoveChannel(channel); });
   session->ahs.ForEach([this](Ah& ah) { RemoveAh(ah); });
+  session->mws.ForEach([this](Mw& mw) { RemoveMw(mw); });
   session->mrs.ForEach([&](Mr& mr) {
     record.retired.regions.push_back(mr.memory);
     RemoveMr(mr);
@@ -111,6 +112,7 @@ DeviceStats DeviceCore::Stats() const {
     stats.srqs += session->srqs.size();
     stats.ahs += session->ahs.size();
     stats.channels += session->channels.size();
+    stats.mws += session->mws.size();
   }
   stats.send_wqes = send_wqes_;
   stats.pdus = pdus_;

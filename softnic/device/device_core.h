@@ -1,7 +1,7 @@
 // The device behind Device: its tables and the steps that work on them, one source file per object.
 //
 //   commands.cc  dispatch by CommandOp            fabric.cc   PDUs between QPs, the local port
-//   pd mr cq srq ah channel mcast .cc  objects    schedule.cc turns, draining outputs, timers
+//   pd mr mw cq srq ah channel mcast .cc  objects    schedule.cc turns, draining outputs, timers
 //   qp_commands.cc  create, modify, destroy       events.cc   channel and asynchronous events
 //   qp.cc  DeviceQp as its transport's host       show.cc     rows for `verbena show`
 //   wire.cc  PDUs to packets and back             mcast.cc    multicast groups
@@ -119,6 +119,10 @@ class DeviceCore {
   void OnSrqLied(Srq& srq);
   // The QP's queue is empty here: entry_memory.cc.
   WorkQueueConsumer::Peek StageWqes(DeviceQp& qp, EntryQueue queue);
+  // As transport::QpHost's.
+  transport::KeyFault BindWindow(DeviceQp& qp, const transport::WindowBind& bind);
+  transport::KeyFault Invalidate(DeviceQp& qp, RKey rkey);
+  bool SettleKeys(DeviceQp& qp, transport::QpRole waiter);
 
  private:
   // --- commands.cc ------------------------------------------------------------------------------
@@ -153,6 +157,8 @@ class DeviceCore {
   int AllocTd(Command& command);
   int DeallocTd(Command& command);
   void RemoveTd(Session& session, Td& td);
+  int AllocMw(Command& command);
+  int DeallocMw(Command& command);
   int CreateChannel(Command& command);
   int DestroyChannel(Command& command);
   int CreateCq(Command& command);
@@ -185,6 +191,12 @@ class DeviceCore {
   void RemoveMr(Mr& mr);
   void RemoveCq(Cq& cq, Retired* retired);
   void RemoveSrq(Srq& srq, Retired* retired);
+  void RemoveMw(Mw& mw);
+  void UnbindWindow(Mw& mw);
+  transport::MemoryId NewWindowMemory();
+  transport::KeyFault InvalidateRegion(const DeviceQp& qp, Mr& mr);
+  transport::KeyFault InvalidateWindow(const DeviceQp& qp, RKey rkey);
+  void OnKeysSettled(uint64_t cookie, QpRef waiting, transport::QpRole waiter);
   void RemoveAh(Ah& ah);
   void RemoveChannel(Channel& channel);
   void LeaveGroup(DeviceQp& qp, const Gid& gid);
@@ -297,8 +309,11 @@ class DeviceCore {
   // order.
   static const transport::DmaSegment* Refuse(const transport::DmaSegment* segments, uint32_t count,
                                              std::array<transport::DmaSegment, shm::kMaxSge>& out);
-  // Whether all segments lie in regions that `owner` has registered now.
-  bool AreLive(const transport::DmaSegment* segments, uint32_t count, SessionId owner) const;
+  // What the DMA engine is to touch: the segments, those of windows with the regions behind them;
+  // or nothing, unless all are in regions that `owner` has registered now, and in bound windows.
+  const transport::DmaSegment* Reach(const transport::DmaSegment* segments, uint32_t count,
+                                     SessionId owner,
+                                     std::array<transport::DmaSegment, shm::kMaxSge>& out) const;
   // Counts who still needs the payload of a UC or UD PDU: its sender hears of the last one's end.
   uint64_t BeginUse(const DeviceQp& sender, const transport::Pdu& pdu);
   void KeepUse(uint64_t use);
@@ -399,6 +414,9 @@ class DeviceCore {
     uint32_t reply_bytes = 0;
     std::array<uint8_t, 64> reply{};
     Retired retired;
+    // Instead of a command: a QP that has taken a key away.
+    QpRef waiting_qp;
+    transport::QpRole waiter = transport::QpRole::kRequester;
   };
   // What `verbena show cmd` tells: the last commands, finished or not.
   struct PastCommand {
@@ -447,8 +465,15 @@ class DeviceCore {
 
   // Owner of each region whose key is alive; looked up, never iterated.
   std::unordered_map<transport::MemoryId, SessionId> region_owners_;
-  std::array<transport::DmaSegment, shm::kMaxSge> refused_source_;
-  std::array<transport::DmaSegment, shm::kMaxSge> refused_destination_;
+  struct WindowMemory {
+    transport::MemoryId region = 0;
+    SessionId owner = 0;
+  };
+  // By the ids of bindings; looked up, never iterated.
+  std::unordered_map<transport::MemoryId, WindowMemory> window_memory_;
+  uint32_t next_window_memory_ = 0;
+  std::array<transport::DmaSegment, shm::kMaxSge> reached_source_;
+  std::array<transport::DmaSegment, shm::kMaxSge> reached_destination_;
   CookieTable<DmaRecord> dmas_;
   CookieTable<PayloadUse> uses_;
   std::map<uint64_t, FenceRecord> fences_;

@@ -146,13 +146,10 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
     }
     SessionId source_owner = sender != nullptr ? sender->session->id : qp.session->id;
     uint16_t source_count = request.source.segments != nullptr ? request.source.segment_count : 0;
-    if (!AreLive(request.source.segments, source_count, source_owner)) {
-      request.source.segments = Refuse(request.source.segments, source_count, refused_source_);
-    }
-    if (!AreLive(request.destination, request.destination_count, qp.session->id)) {
-      request.destination =
-          Refuse(request.destination, request.destination_count, refused_destination_);
-    }
+    request.source.segments =
+        Reach(request.source.segments, source_count, source_owner, reached_source_);
+    request.destination =
+        Reach(request.destination, request.destination_count, qp.session->id, reached_destination_);
     uint64_t stream = qp.last_stream != 0 ? qp.last_stream : qp.stream;
     CountMoves(record, 1);
     dma_->Submit(stream, dmas_.Insert(record), request);
@@ -161,14 +158,32 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
 }
 
 // Segments are resolved when work begins, and used until it ends. A region that went meanwhile must
-// not be touched any more, nor what came to its MemoryId later, perhaps another client's.
-bool DeviceCore::AreLive(const transport::DmaSegment* segments, uint32_t count,
-                         SessionId owner) const {
+// not be touched any more, nor what came to its MemoryId later, perhaps another client's; nor what
+// a window led to that is bound no more, or otherwise.
+const transport::DmaSegment* DeviceCore::Reach(
+    const transport::DmaSegment* segments, uint32_t count, SessionId owner,
+    std::array<transport::DmaSegment, shm::kMaxSge>& out) const {
+  bool has_window = false;
   for (uint32_t i = 0; i < count; ++i) {
+    if ((segments[i].memory & kWindowMemoryBit) != 0) {
+      auto window = window_memory_.find(segments[i].memory);
+      if (window == window_memory_.end() || window->second.owner != owner) {
+        return Refuse(segments, count, out);
+      }
+      has_window = true;
+      continue;
+    }
     auto it = region_owners_.find(segments[i].memory);
-    if (it == region_owners_.end() || it->second != owner) return false;
+    if (it == region_owners_.end() || it->second != owner) return Refuse(segments, count, out);
   }
-  return true;
+  if (!has_window) return segments;
+  VERBENA_CHECK(count <= out.size());
+  for (uint32_t i = 0; i < count; ++i) {
+    out[i] = segments[i];
+    auto window = window_memory_.find(segments[i].memory);
+    if (window != window_memory_.end()) out[i].memory = window->second.region;
+  }
+  return out.data();
 }
 
 uint64_t DeviceCore::BeginUse(const DeviceQp& sender, const Pdu& pdu) {

@@ -107,6 +107,7 @@ int DeviceCore::OpenPayload(Command& command) {
 int DeviceCore::DeregMr(Command& command) {
   Mr* mr = command.session->mrs.Find(command.Request<shm::HandleRequest>().handle);
   if (mr == nullptr) return EINVAL;
+  if (mr->windows != 0) return EBUSY;  // IBTA 10.6.7.2.6
   transport::MemoryId memory = mr->memory;
   RemoveMr(*mr);
   FinishAfterFence(command, {{memory}, {}});

@@ -27,10 +27,12 @@ constexpr uint32_t kCapPortActiveEvent = 1u << 10;
 constexpr uint32_t kCapSysImageGuid = 1u << 11;
 constexpr uint32_t kCapRcRnrNak = 1u << 12;
 constexpr uint32_t kCapSrqResize = 1u << 13;
+constexpr uint32_t kCapMemWindow = 1u << 17;
 constexpr uint32_t kCapMemMgtExtensions = 1u << 21;  // SEND with invalidate, LOCAL_INV
+constexpr uint32_t kCapMemWindowType2B = 1u << 24;
 constexpr uint32_t kDeviceCaps = kCapBadQkeyCounter | kCapCurrentQpState | kCapPortActiveEvent |
-                                 kCapSysImageGuid | kCapRcRnrNak | kCapSrqResize |
-                                 kCapMemMgtExtensions;
+                                 kCapSysImageGuid | kCapRcRnrNak | kCapSrqResize | kCapMemWindow |
+                                 kCapMemMgtExtensions | kCapMemWindowType2B;
 
 // IB_UVERBS_DEVICE_ATOMIC_WRITE
 constexpr uint64_t kDeviceCapsEx = kDeviceCaps | uint64_t{1} << 40;
@@ -79,6 +81,7 @@ DeviceLimits Clamp(const DeviceLimits& limits) {
   out.max_srq_wr = std::clamp(out.max_srq_wr, 1u, 1u << 20);
   out.max_cqe = std::clamp(out.max_cqe, 1u, 1u << 24);
   out.max_mr = std::min(out.max_mr, (1u << 20) - 1);
+  out.max_mw = std::min(out.max_mw, (1u << 20) - 1);
   out.max_sge = std::clamp(out.max_sge, 1u, shm::kMaxSge);
   out.max_sge_rd = std::clamp(out.max_sge_rd, 1u, shm::kMaxSge);
   out.max_srq_sge = std::clamp(out.max_srq_sge, 1u, shm::kMaxSge);
@@ -142,6 +145,7 @@ void Nic::DescribeDevice(shm::QueryDeviceReply* out) const {
   out->max_cq = limits_.max_cq;
   out->max_cqe = limits_.max_cqe;
   out->max_mr = limits_.max_mr;
+  out->max_mw = limits_.max_mw;
   out->max_pd = limits_.max_pd;
   out->max_qp_rd_atom = limits_.max_qp_rd_atom;
   out->max_qp_init_rd_atom = limits_.max_qp_rd_atom;

@@ -10,6 +10,7 @@
 #include "core/shm/command.h"
 #include "softnic/device/device.h"
 #include "softnic/device/tables.h"
+#include "softnic/device/window_keys.h"
 #include "softnic/device/wire_pace.h"
 #include "transport/port/packet_port.h"
 
@@ -29,7 +30,7 @@ inline constexpr PKey kDefaultPkey{0xffff};  // full member of the default parti
 
 // Objects alive on one NIC, over all its sessions; compared with the limits.
 struct NicCounts {
-  uint32_t pds = 0, mrs = 0, cqs = 0, qps = 0, srqs = 0, ahs = 0;
+  uint32_t pds = 0, mrs = 0, cqs = 0, qps = 0, srqs = 0, ahs = 0, mws = 0;
 };
 
 class Nic {
@@ -55,6 +56,7 @@ class Nic {
   void DescribeGids(uint32_t first_index, shm::QueryGidTableReply* out) const;
 
   KeyTable<Mr> keys;
+  WindowKeys windows;
   QpnTable<DeviceQp> qpns;
   NicCounts counts;
   uint32_t qkey_violations = 0;           // the port's counter

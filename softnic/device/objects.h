@@ -46,7 +46,7 @@ struct EntryMemory {
 struct Pd {
   Session* session = nullptr;
   shm::Handle handle = 0;
-  uint32_t users = 0;  // MRs, QPs, SRQs, AHs
+  uint32_t users = 0;  // MRs, MWs, QPs, SRQs, AHs
 };
 
 // A thread domain: its QPs ring in a page of its own.
@@ -67,12 +67,41 @@ struct Mr {
   uint64_t iova = 0;  // the address by which work requests name the first byte
   transport::MemoryId memory = 0;
   bool is_invalidated = false;  // by SEND with invalidate or LOCAL_INV; only dereg is left
+  uint32_t windows = 0;         // bound to it: until they are gone it stays as it is
 
   // Whether [start, start + bytes) lies in the region. No sum is formed that could overflow.
   bool Contains(uint64_t start, uint64_t bytes) const {
     return start >= iova && bytes <= length && start - iova <= length - bytes;
   }
   uint64_t ToProcess(uint64_t start) const { return addr + (start - iova); }
+};
+
+// A memory window. Type 1 is of its PD; type 2 (2B) belongs, while it is bound, to a QP as well.
+struct Mw {
+  explicit Mw() : qp_hook(this) {}
+  Pd* pd = nullptr;
+  shm::Handle handle = 0;
+  uint32_t key = 0;
+  bool is_type_2 = false;
+  // The binding.
+  Mr* mr = nullptr;  // nullptr: not bound
+  DeviceQp* qp = nullptr;
+  uint32_t access = 0;
+  uint64_t addr = 0;  // as the region's iova counts
+  uint64_t length = 0;
+  transport::MemoryId memory = 0;  // stands for the region's in what this binding grants
+  ListHook<Mw> qp_hook;            // in DeviceQp::windows
+
+  bool IsBound() const { return mr != nullptr; }
+  bool IsZeroBased() const { return (access & access::kZeroBased) != 0; }
+  // As Mr's.
+  bool Contains(uint64_t start, uint64_t bytes) const {
+    const uint64_t base = IsZeroBased() ? 0 : addr;
+    return start >= base && bytes <= length && start - base <= length - bytes;
+  }
+  uint64_t ToProcess(uint64_t start) const {
+    return mr->ToProcess(IsZeroBased() ? addr + start : start);
+  }
 };
 
 struct Ah {

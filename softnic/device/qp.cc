@@ -102,24 +102,13 @@ KeyFault DeviceQp::ResolveLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t 
 KeyFault DeviceQp::ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
                                  transport::DmaSegment* out) {
   const Mr* mr = nic->keys.Find(rkey.value);
-  if (mr == nullptr || mr->is_invalidated) return VendorErr::kBadRKey;
+  if (mr == nullptr) return ResolveWindow(rkey, addr, length, access_needed, out);
+  if (mr->is_invalidated) return VendorErr::kBadRKey;
   if (mr->pd != pd) return VendorErr::kRKeyOtherPd;
   // A segment's length has 32 bits; no message is longer, but the request's header may lie.
   if (length > 0xffff'ffff || !mr->Contains(addr, length)) return VendorErr::kRKeyBounds;
   if ((mr->access & access_needed) != access_needed) return VendorErr::kRKeyAccess;
   *out = {mr->memory, static_cast<uint32_t>(length), mr->ToProcess(addr)};
-  return VendorErr::kNone;
-}
-
-// A region may be invalidated if it was opened to remote access: its rkey is what a peer gives
-// back.
-KeyFault DeviceQp::Invalidate(RKey rkey) {
-  constexpr uint32_t kRemote = access::kRemoteRead | access::kRemoteWrite | access::kRemoteAtomic;
-  Mr* mr = nic->keys.Find(rkey.value);
-  if (mr == nullptr || mr->is_invalidated) return VendorErr::kBadRKey;
-  if (mr->pd != pd) return VendorErr::kRKeyOtherPd;
-  if ((mr->access & kRemote) == 0) return VendorErr::kRKeyAccess;
-  mr->is_invalidated = true;
   return VendorErr::kNone;
 }
 

@@ -4,6 +4,7 @@
 // and used from the copy.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -55,6 +56,8 @@ class DeviceQp final : public transport::QpHost {
   transport::KeyFault ResolveRemote(RKey rkey, uint64_t addr, uint64_t length,
                                     uint32_t access_needed, transport::DmaSegment* out) override;
   transport::KeyFault Invalidate(RKey rkey) override;
+  transport::KeyFault BindWindow(const transport::WindowBind& bind) override;
+  bool SettleKeys(transport::QpRole waiter) override;
   bool ResolveAh(uint32_t ah, transport::Path* out) override;
   bool ResolveGid(GidIndex index, Gid* out) override;
 
@@ -89,6 +92,10 @@ class DeviceQp final : public transport::QpHost {
   uint32_t doorbell = 0;
   uint32_t path_mtu_bytes = 0;    // of a connected QP, from RTR on
   std::vector<Gid> mcast_groups;  // attached to
+  IntrusiveList<Mw> windows;      // of type 2, bound to it
+  bool has_revoked_key = false;   // the last bind or invalidation took a key away
+  // By QpRole: the fence it waits for after that.
+  std::array<uint64_t, 2> settling{};
   uint32_t undelivered_events = 0;
   QpRef self;
   transport::QpConfig config;
@@ -135,6 +142,8 @@ class DeviceQp final : public transport::QpHost {
   Timer rate_timer;  // set while its rate lets it send nothing
 
  private:
+  transport::KeyFault ResolveWindow(RKey rkey, uint64_t addr, uint64_t length,
+                                    uint32_t access_needed, transport::DmaSegment* out) const;
   transport::FetchResult FetchFromRing(WorkQueueConsumer& ring, uint32_t max_sge,
                                        transport::RecvWork& out);
   // Nothing is available; more may be fetched from the program's memory, and is on its way then.

@@ -245,6 +245,7 @@ int DeviceCore::DestroyQp(Command& command) {
 
 void DeviceCore::RemoveQp(DeviceQp& qp, Retired* retired) {
   Session& session = *qp.session;
+  qp.windows.ForEach([this](Mw& mw) { UnbindWindow(mw); });
   DropWaiting(qp);
   DropTx(qp);
   LeavePeer(qp);

@@ -49,6 +49,9 @@ class SessionServices {
 // No region: AddRegion never gives this id out, and what names it is a fault.
 inline constexpr transport::MemoryId kNoMemory = 0;
 
+// Ids with this bit are the device's, for what memory windows grant: AddRegion gives none out.
+inline constexpr transport::MemoryId kWindowMemoryBit = 1u << 31;
+
 // Memory of a session's process. The pieces say which of it are pages of a payload file.
 struct RegionSpec {
   uint64_t addr = 0;

@@ -130,6 +130,7 @@ struct Session {
   HandleTable<Pd> pds;
   HandleTable<Td> tds;
   HandleTable<Mr> mrs;
+  HandleTable<Mw> mws;
   HandleTable<Channel> channels;
   HandleTable<Cq> cqs;
   HandleTable<Srq> srqs;

@@ -88,6 +88,23 @@ ShowRow MakeRow(const Mr& mr, const char* backend) {
   return row;
 }
 
+ShowRow MakeRow(const Mw& mw) {
+  ShowRow row = OwnedRow(*mw.pd->session, mw.handle);
+  const bool is_bound = mw.IsBound();
+  row.fields.insert(
+      row.fields.end(),
+      {{"pd", Text("0x%x", mw.pd->handle)},
+       {"type", mw.is_type_2 ? "2B" : "1"},
+       {"key", Text("0x%x", mw.key)},
+       {"state", is_bound ? "bound" : "free"},
+       {"mr", is_bound ? Text("0x%x", mw.mr->handle) : "-"},
+       {"qpn", mw.qp != nullptr ? Number(mw.qp->qpn.value) : "-"},
+       {"addr", is_bound ? Text("0x%llx", static_cast<unsigned long long>(mw.addr)) : "-"},
+       {"length", is_bound ? Number(mw.length) : "-"},
+       {"access", is_bound ? AccessText(mw.access) : "-"}});
+  return row;
+}
+
 ShowRow MakeRow(const Cq& cq) {
   ShowRow row = OwnedRow(*cq.session, cq.handle);
   row.fields.insert(row.fields.end(),
@@ -178,7 +195,8 @@ ShowRow MakeRow(const Session& session) {
                 {"qps", Number(session.qps.size())},
                 {"srqs", Number(session.srqs.size())},
                 {"ahs", Number(session.ahs.size())},
-                {"channels", Number(session.channels.size())}};
+                {"channels", Number(session.channels.size())},
+                {"mws", Number(session.mws.size())}};
   return row;
 }
 
@@ -228,6 +246,9 @@ void DeviceCore::ShowObjects(const Session& session, ShowKind kind,
       break;
     case ShowKind::kChannel:
       session.channels.ForEach(add);
+      break;
+    case ShowKind::kMw:
+      session.mws.ForEach(add);
       break;
   }
 }

@@ -21,6 +21,7 @@ namespace {
 // region that came to the same place later.
 constexpr uint32_t kIndexBits = 24;
 constexpr uint32_t kRegionsMax = 1u << kIndexBits;
+constexpr uint8_t kGenerationMask = (kWindowMemoryBit >> kIndexBits) - 1;
 
 MemoryId MakeMemoryId(uint32_t index, uint8_t generation) {
   return (static_cast<uint32_t>(generation) << kIndexBits) | index;
@@ -161,7 +162,7 @@ void ProcessDma::RemoveRegion(MemoryId id) {
   uint32_t index = id & (kRegionsMax - 1);
   UnmapParts(&regions_[index]);
   regions_[index].session = nullptr;
-  regions_[index].generation += 1;
+  regions_[index].generation = (regions_[index].generation + 1) & kGenerationMask;
   free_regions_.push_back(index);
 }
 

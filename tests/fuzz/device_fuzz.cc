@@ -108,7 +108,8 @@ class Stage {
     mallory_ = &world_.AddClient(0);
     words_.clear();
     qps_.clear();
-    const TestMr mr = arena_mr_ = mallory_->MustRegMr(arena_.data(), arena_.size(), kRemote);
+    const TestMr mr = arena_mr_ =
+        mallory_->MustRegMr(arena_.data(), arena_.size(), kRemote | access::kMwBind);
     TestCq cq = mallory_->MustCreateCq(16);
     for (Service service : {Service::kRc, Service::kUc, Service::kUd, Service::kRc}) {
       qps_.push_back(mallory_->MustCreateQp(service, cq));
@@ -440,6 +441,7 @@ class Stage {
       wqe.remote_qkey = Word(input);
       wqe.atomic.compare_add = Word(input);
       wqe.atomic.swap = 0xeeee;
+      if (wqe.opcode == 8) wqe.bind = {24, Word(input), input.Take<uint8_t>()};  // BIND_MW
       if (style >= 0xe0) input.TakeBytes(&wqe, sizeof(wqe));
       Poke(*queue, at, &wqe, head_bytes = sizeof(wqe));
     } else {

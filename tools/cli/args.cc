@@ -30,7 +30,7 @@ constexpr CommandRow kCommands[] = {
     {Command::kStatus, "status", "status [--json]", "What the instance is doing.", ""},
     {Command::kDevices, "devices", "devices [--json]", "List the NICs and their addresses.", ""},
     {Command::kShow, "show", "show KIND [--json]",
-     "List objects: cmd, session, pd, mr, cq, qp, srq, ah, channel.", ""},
+     "List objects: cmd, session, pd, mr, cq, qp, srq, ah, channel, mw.", ""},
     {Command::kEnv, "env", "env [--dma=MODE]",
      "Print exports for a shell: eval \"$(verbena env)\".",
      "Afterwards programs started from that shell use Verbena; the first one that asks for "
@@ -341,7 +341,7 @@ bool TakePositional(const std::string& word, Arguments* out, std::string* error)
   if (out->command == Command::kShow && out->kind.empty()) {
     const std::vector<std::string>& kinds = ShowKinds();
     if (std::find(kinds.begin(), kinds.end(), word) == kinds.end()) {
-      *error = "`verbena show` lists cmd, session, pd, mr, cq, qp, srq, ah or channel, not \"" +
+      *error = "`verbena show` lists cmd, session, pd, mr, cq, qp, srq, ah, channel or mw, not \"" +
                word + "\".";
       return false;
     }
@@ -393,7 +393,7 @@ bool CheckComplete(const Arguments& arguments, std::string* error) {
     return false;
   }
   if (arguments.command == Command::kShow && arguments.kind.empty()) {
-    *error = "`verbena show` wants a kind: cmd, session, pd, mr, cq, qp, srq, ah or channel.";
+    *error = "`verbena show` wants a kind: cmd, session, pd, mr, cq, qp, srq, ah, channel or mw.";
     return false;
   }
   return true;
@@ -439,8 +439,8 @@ std::string Overview() {
 }  // namespace
 
 const std::vector<std::string>& ShowKinds() {
-  static const std::vector<std::string> kinds = {"cmd", "session", "pd", "mr",     "cq",
-                                                 "qp",  "srq",     "ah", "channel"};
+  static const std::vector<std::string> kinds = {"cmd", "session", "pd", "mr",      "cq",
+                                                 "qp",  "srq",     "ah", "channel", "mw"};
   return kinds;
 }
 

@@ -129,6 +129,10 @@ std::string VendorErrName(shm::VendorErr error) {
       return "QP access flags";
     case shm::VendorErr::kMisalignedAtomic:
       return "misaligned atomic";
+    case shm::VendorErr::kRKeyOtherQp:
+      return "rkey of another QP";
+    case shm::VendorErr::kRKeyBadState:
+      return "rkey in no state for it";
     case shm::VendorErr::kMemoryFault:
       return "memory fault";
     case shm::VendorErr::kMessageTooLong:

@@ -49,7 +49,15 @@ class ModelHost final : public QpHost {
                         DmaSegment* out, uint16_t* out_count) override;
   KeyFault ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
                          DmaSegment* out) override;
-  KeyFault Invalidate(RKey rkey) override { return KeyFault::kBadRKey; }
+  KeyFault Invalidate(RKey rkey) override {
+    invalidated.push_back(rkey);
+    return key_fault;
+  }
+  KeyFault BindWindow(const WindowBind& bind) override {
+    binds.push_back(bind);
+    return key_fault;
+  }
+  bool SettleKeys(QpRole waiter) override { return keys_are_settled; }
   bool ResolveAh(uint32_t ah, Path* out) override;
   bool ResolveGid(GidIndex index, Gid* out) override;
 
@@ -57,6 +65,11 @@ class ModelHost final : public QpHost {
   std::deque<RecvWork> recvs;
   std::map<uint32_t, Path> address_handles;
   std::vector<Gid> gids = {Gid::FromIpv4(0x7f00'0001)};
+  // Of binds and invalidations: what is said to them, and those that came.
+  KeyFault key_fault = KeyFault::kBadRKey;
+  bool keys_are_settled = true;
+  std::vector<WindowBind> binds;
+  std::vector<RKey> invalidated;
   bool send_ring_lies = false;
   bool recv_ring_lies = false;
   uint32_t sends_released = 0;

@@ -47,6 +47,36 @@ bool SendQueue::Fetch() {
   return true;
 }
 
+// Than the open one.
+bool SendQueue::AreOlderDone() const {
+  for (uint32_t i = 0; i + 1 < in_flight_.size(); ++i) {
+    if (in_flight_[i].unreleased_pdus > 0) return false;
+  }
+  return true;
+}
+
+void SendQueue::ExecuteLocal() {
+  const shm::SendWqe& wqe = work_.wqe;
+  const bool is_bind = static_cast<shm::WrOpcode>(wqe.opcode) == shm::WrOpcode::kBindMw;
+  const KeyFault fault =
+      is_bind ? context_.host.BindWindow({wqe.bind.mw, RKey(wqe.imm_or_rkey), wqe.rkey,
+                                          wqe.remote_addr, wqe.bind.length, wqe.bind.access})
+              : context_.host.Invalidate(RKey(wqe.imm_or_rkey));
+  if (fault != KeyFault::kNone) {
+    FailCurrent(is_bind ? WcStatus::kMwBindErr : WcStatus::kLocQpOpErr, fault);
+  } else if (context_.host.SettleKeys(QpRole::kRequester)) {
+    Finish();
+  } else {
+    awaits_settled_keys_ = true;
+  }
+}
+
+void SendQueue::OnKeysSettled() {
+  if (!awaits_settled_keys_) return;
+  awaits_settled_keys_ = false;
+  Finish();
+}
+
 uint64_t SendQueue::PayloadBytes() const {
   if ((work_.wqe.flags & shm::kSendInline) != 0) return work_.wqe.inline_bytes;
   uint64_t bytes = 0;
@@ -116,7 +146,7 @@ bool SendQueue::OnSourceFault(Psn psn) {
   }
   // Those behind it may have arrived: a flush does not claim otherwise.  Spec: IBTA 10.8.3.2.
   for (uint32_t k = i + 1; k < in_flight_.size(); ++k) {
-    in_flight_[k].is_open = false;
+    in_flight_[k].is_open &= awaits_settled_keys_;
     if (in_flight_[k].outcome.status == WcStatus::kSuccess) in_flight_[k].outcome.SetFlushed();
   }
   context_.EnterSendError();
@@ -124,7 +154,7 @@ bool SendQueue::OnSourceFault(Psn psn) {
 }
 
 bool SendQueue::PollCompletion(bool flush, Completion& out) {
-  if (flush && IsOpen()) {
+  if (flush && IsOpen() && !awaits_settled_keys_) {
     in_flight_.back().is_open = false;
     in_flight_.back().outcome.SetFlushed();
   }
@@ -152,7 +182,7 @@ bool SendQueue::PollFlush(Completion& out) {
 
 void SendQueue::Reset() {
   in_flight_.Clear();
-  may_hold_work_ = false;
+  may_hold_work_ = awaits_settled_keys_ = false;
   is_broken_ = false;
 }
 

@@ -33,6 +33,19 @@ class SendQueue {
 
   // The open WQE.
   const shm::SendWqe& wqe() const { return work_.wqe; }
+  // It is a bind or an invalidation; the rest is about those. Nothing overtakes one, and it is
+  // done once: at its turn, or when all older WQEs are complete, and then ends here or in
+  // OnKeysSettled.  Spec: IBTA 10.8.3.3.
+  bool IsLocalOperation() const {
+    return IsOpen() && transport::IsLocalOperation(static_cast<shm::WrOpcode>(work_.wqe.opcode));
+  }
+  bool MayExecuteLocal() const {
+    const bool waits_for_older =
+        static_cast<shm::WrOpcode>(work_.wqe.opcode) == shm::WrOpcode::kLocalInv;
+    return !awaits_settled_keys_ && (!waits_for_older || AreOlderDone());
+  }
+  void ExecuteLocal();
+  void OnKeysSettled();
   uint64_t PayloadBytes() const;
   // kNone: the payload may be read by Slice.  Spec: IBTA 10.6.3.
   KeyFault ResolvePayload();
@@ -69,11 +82,13 @@ class SendQueue {
   };
   // Index of the WQE that made the PDU, or in_flight_.size().
   uint32_t Find(Psn psn) const;
+  bool AreOlderDone() const;
   bool PollFlush(Completion& out);
 
   QpContext& context_;
   bool may_hold_work_ = false;
-  bool is_broken_ = false;  // the ring lied: it is not looked at again before a reset
+  bool awaits_settled_keys_ = false;  // the open WQE does
+  bool is_broken_ = false;            // the ring lied: it is not looked at again before a reset
   uint16_t segment_count_ = 0;
   FixedFifo<InFlight, kMaxInFlight> in_flight_;
   DmaSegment segments_[shm::kMaxSge];

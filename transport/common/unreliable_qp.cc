@@ -31,6 +31,11 @@ void UnreliableQp::OnSourceFault(Instant now, Opcode opcode, Psn psn) {
   }
 }
 
+void UnreliableQp::OnKeysSettled(Instant now, QpRole waiter) {
+  send_queue_.OnKeysSettled();
+  CheckDrained();
+}
+
 ModifyResult UnreliableQp::Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) {
   QpState from = state();
   if (int error = context_.attributes.Modify(attr, mask, context_.host); error != 0) {
@@ -61,16 +66,22 @@ void UnreliableQp::Fail(Instant now, EventType event) {
 }
 
 bool UnreliableQp::HasRequestWork() const {
+  if (send_queue_.IsLocalOperation() && !send_queue_.MayExecuteLocal()) return false;
   if (state() == QpState::kRts) return send_queue_.IsOpen() || send_queue_.HasWork();
   // What was begun before SQD is finished in it.  Spec: IBTA 10.3.1.5.
   return state() == QpState::kSqd && send_queue_.IsOpen();
 }
 
 bool UnreliableQp::PollRequest(Instant now, Pdu& out) {
-  if (!HasRequestWork()) return false;
-  if (!send_queue_.IsOpen() && (!send_queue_.Fetch() || !CheckWqe())) return false;
-  MakePdu(out);
-  return true;
+  while (HasRequestWork()) {
+    if (!send_queue_.IsOpen() && (!send_queue_.Fetch() || !CheckWqe())) return false;
+    if (!send_queue_.IsLocalOperation()) {
+      MakePdu(out);
+      return true;
+    }
+    if (send_queue_.MayExecuteLocal()) send_queue_.ExecuteLocal();
+  }
+  return false;
 }
 
 bool UnreliableQp::PollDma(DmaRequest& out) { return PollPlacement(out); }

@@ -17,6 +17,7 @@ class UnreliableQp : public QpTransport {
   void OnDmaDone(Instant now, const DmaResult& result) final;
   void OnSourceFault(Instant now, Opcode opcode, Psn psn) final;
   void OnPayloadReleased(Instant now, Psn psn) final { send_queue_.OnPayloadReleased(psn); }
+  void OnKeysSettled(Instant now, QpRole waiter) final;
   void OnTimeout(Instant now) final {}  // nothing is ever sent again
   ModifyResult Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) final;
   void SetPduLimits(const PduLimits& limits) final {

@@ -270,7 +270,7 @@ bool Completer::PollCompletion(Completion& out) {
 
 bool Completer::FlushOne(Completion& out) {
   // A buffer is the program's again only when nothing is on its way into it.
-  if (!placements_.IsEmpty()) return false;
+  if (!placements_.IsEmpty() || requester_->awaits_settled_keys()) return false;
   if (w_->head != w_->tail) {
     const SendRecord& rec = w_->At(w_->head);
     ++w_->head;

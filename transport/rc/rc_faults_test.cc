@@ -118,7 +118,8 @@ TEST_P(RcFaults, LocalFaultsCompleteAfterTheWorkBeforeThem) {
   };
   RcPair maker(Options());
   SendWork bad_key = RcPair::Work(2, WrOpcode::kSend, {{0x1000, 8, 0xbad}});
-  SendWork bad_opcode = RcPair::Work(2, WrOpcode::kBindMw, {});
+  SendWork bad_opcode = RcPair::Work(2, WrOpcode::kTso, {});
+  SendWork bad_bind = RcPair::Work(2, WrOpcode::kBindMw, {});
   SendWork too_long = RcPair::Work(2, WrOpcode::kSend, {{0, 0x4000'0000, 0}, {0, 1, 0}});
   SendWork inline_read = RcPair::Inline(2, WrOpcode::kRdmaRead, "x");
   SendWork short_atomic = RcPair::Work(2, WrOpcode::kAtomicFetchAndAdd, {{0, 4, 0}});
@@ -128,6 +129,7 @@ TEST_P(RcFaults, LocalFaultsCompleteAfterTheWorkBeforeThem) {
                         Case{too_long, "loc-len", VendorErr::kMessageTooLong},
                         Case{inline_read, "loc-qp-op", VendorErr::kBadWqe},
                         Case{short_atomic, "loc-len", VendorErr::kMessageTooLong},
+                        Case{bad_bind, "mw-bind", VendorErr::kBadRKey},
                         Case{bad_invalidate, "loc-qp-op", VendorErr::kBadRKey}}) {
     RcPair pair(Options());
     MemoryId from = pair.NewPattern(8);

@@ -206,6 +206,8 @@ inline std::string StatusName(WcStatus status) {
       return "loc-qp-op";
     case WcStatus::kLocProtErr:
       return "loc-prot";
+    case WcStatus::kMwBindErr:
+      return "mw-bind";
     case WcStatus::kWrFlushErr:
       return "flush";
     case WcStatus::kBadRespErr:

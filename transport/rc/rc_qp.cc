@@ -64,6 +64,15 @@ void RcQp::OnSourceFault(Instant now, Opcode opcode, Psn psn) {
   Settle();
 }
 
+void RcQp::OnKeysSettled(Instant now, QpRole waiter) {
+  if (waiter == QpRole::kRequester) {
+    requester_.OnKeysSettled(now);
+  } else {
+    responder_.OnKeysSettled();
+  }
+  Settle();
+}
+
 void RcQp::OnTimeout(Instant now) {
   requester_.OnTimeout(now);
   Settle();
@@ -207,7 +216,7 @@ void RcQp::Settle() {
   if (!attributes_.sq_draining()) return;
   const bool is_drained =
       window_.retired == window_.tail || window_.At(window_.retired).state == WqeState::kPosted;
-  if (!is_drained) return;
+  if (!is_drained || requester_.awaits_settled_keys()) return;
   attributes_.set_sq_draining(false);
   if (attributes_.wants_sq_drained_event()) PushEvent(EventType::kSqDrained);
 }
@@ -227,6 +236,7 @@ void RcQp::Reset() {
   ++epoch_;
   window_.Clear();
   requester_.Reset();
+  requester_.ForgetKeys();
   completer_.Reset();
   responder_.Reset();
   events_.Clear();

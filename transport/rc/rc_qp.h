@@ -27,6 +27,7 @@ class RcQp final : public QpTransport {
   void OnPdu(Instant now, const Pdu& pdu) override;
   void OnDmaDone(Instant now, const DmaResult& result) override;
   void OnSourceFault(Instant now, Opcode opcode, Psn psn) override;
+  void OnKeysSettled(Instant now, QpRole waiter) override;
   void OnHeldUp(Instant now) override { requester_.OnHeldUp(now); }
   void OnTimeout(Instant now) override;
   ModifyResult Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) override;

@@ -111,7 +111,8 @@ bool Requester::PollRequest(Instant now, Pdu& out) {
       StartRecord(now, rec);
     }
     if (rec.state == WqeState::kError) break;  // completes after the older ones; nothing follows it
-    if (rec.state != WqeState::kSending) {     // done meanwhile, or its response is on its way
+    // Done meanwhile, its response is on its way, or its keys are settling.
+    if (rec.state != WqeState::kSending) {
       ++w_->cursor;
       continue;
     }
@@ -176,7 +177,10 @@ void Requester::LoadRecord(const SendWork& work, SendRecord& rec) {
   rec.state = WqeState::kPosted;
   rec.status = WcStatus::kSuccess;
   rec.vendor_err = VendorErr::kNone;
-  if (rec.opcode == WrOpcode::kAtomicCmpAndSwp) {
+  if (rec.opcode == WrOpcode::kBindMw) {
+    rec.compare = wqe.bind.length;
+    rec.swap_or_add = uint64_t{wqe.bind.access} << 32 | wqe.bind.mw;
+  } else if (rec.opcode == WrOpcode::kAtomicCmpAndSwp) {
     rec.compare = wqe.atomic.compare_add;
     rec.swap_or_add = wqe.atomic.swap;
   } else {
@@ -206,6 +210,10 @@ void Requester::LoadRecord(const SendWork& work, SendRecord& rec) {
 
 // Whether ordering and limits let a WQE begin now.
 bool Requester::MayStart(const SendRecord& rec) {
+  // Nothing overtakes a change of keys, and with an invalidation all that came before is complete,
+  // which verbs can't ask for and nobody would do without.  Spec: IBTA 10.8.3.3 (ordering).
+  if (awaits_settled_keys_) return false;
+  if (rec.opcode == WrOpcode::kLocalInv && !AreOlderDone()) return false;
   if (w_->rd_atomic_outstanding != 0) {
     // Spec: IBTA 10.8.3.3: a fence waits for all earlier READs and atomics.
     if ((rec.flags & shm::kSendFence) != 0) return false;
@@ -284,11 +292,6 @@ RequesterInput Requester::CheckRecord(SendRecord& rec) const {
     rec.status = status;
     return RequesterInput{RequesterEvent::kLocalFault, w_->cursor, {}, 0, why};
   };
-  if (rec.opcode == WrOpcode::kLocalInv) {
-    VendorErr why = host_->Invalidate(RKey(rec.imm_or_rkey));
-    if (why != VendorErr::kNone) return refuse(WcStatus::kLocQpOpErr, why);
-    return RequesterInput{RequesterEvent::kLocalDone, w_->cursor, {}, 0, VendorErr::kNone};
-  }
   if (!IsSend(rec.opcode) && !IsWrite(rec.opcode) && !rec.HasResponse()) {
     return refuse(WcStatus::kLocQpOpErr, VendorErr::kBadOpcode);
   }
@@ -304,7 +307,41 @@ RequesterInput Requester::CheckRecord(SendRecord& rec) const {
   return RequesterInput{RequesterEvent::kStart, w_->cursor, {}, 0, VendorErr::kNone};
 }
 
+bool Requester::AreOlderDone() const {
+  for (uint32_t i = w_->retired; i != w_->cursor; ++i) {
+    if (w_->At(i).state != WqeState::kDone) return false;
+  }
+  return true;
+}
+
+// LOCAL_INV, BIND_MW: done here, and complete when nothing moves any more by a key that is gone.
+void Requester::StartLocalOperation(Instant now, SendRecord& rec) {
+  VendorErr why;
+  if (rec.opcode == WrOpcode::kLocalInv) {
+    rec.status = WcStatus::kLocQpOpErr;
+    why = host_->Invalidate(RKey(rec.imm_or_rkey));
+  } else {
+    rec.status = WcStatus::kMwBindErr;
+    why = host_->BindWindow(rec.Bind());
+  }
+  if (why != VendorErr::kNone) {
+    Apply(now, {RequesterEvent::kLocalFault, w_->cursor, {}, 0, why});
+    return;
+  }
+  rec.status = WcStatus::kSuccess;
+  local_operation_ = w_->cursor;
+  awaits_settled_keys_ = true;
+  if (host_->SettleKeys(QpRole::kRequester)) OnKeysSettled(now);
+}
+
+void Requester::OnKeysSettled(Instant now) {
+  if (!awaits_settled_keys_) return;
+  awaits_settled_keys_ = false;
+  Apply(now, {RequesterEvent::kLocalDone, local_operation_, {}, 0, VendorErr::kNone});
+}
+
 void Requester::StartRecord(Instant now, SendRecord& rec) {
+  if (IsLocalOperation(rec.opcode)) return StartLocalOperation(now, rec);
   RequesterInput input = CheckRecord(rec);
   VendorErr why = VendorErr::kNone;
   if (input.event == RequesterEvent::kStart && !Resolve(rec, &why)) {

@@ -56,6 +56,11 @@ class Requester {
   void OnProgress(Instant now);
   // Part of a message was acknowledged.
   void OnPartAcked(SendRecord& rec);
+  // The bind or invalidation begun is done. In the error state, too, that is waited for: a flush
+  // would tell the program that its memory is its own again.
+  void OnKeysSettled(Instant now);
+  void ForgetKeys() { awaits_settled_keys_ = false; }
+  bool awaits_settled_keys() const { return awaits_settled_keys_; }
   bool has_credit_limit() const { return has_credit_limit_; }
   // As QpTransport::RequestsLost.
   uint64_t requests_lost() const { return requests_lost_; }
@@ -85,6 +90,8 @@ class Requester {
   void ApplyWindow();
   void StartRecord(Instant now, SendRecord& rec);
   RequesterInput CheckRecord(SendRecord& rec) const;
+  bool AreOlderDone() const;
+  void StartLocalOperation(Instant now, SendRecord& rec);
   bool Resolve(SendRecord& rec, shm::VendorErr* why);
   void BuildPdu(SendRecord& rec, Pdu& out);
   void RewindOne(SendRecord& rec, uint32_t index, uint32_t sent_bytes);
@@ -125,6 +132,9 @@ class Requester {
   uint8_t retries_left_ = 0;
   uint8_t rnr_retries_left_ = 0;
   bool corrupt_queue_ = false;
+  // A bind or invalidation was begun and waits for what the old key has let in.
+  bool awaits_settled_keys_ = false;
+  uint32_t local_operation_ = 0;  // its index; the cursor may be at something lost before it
   // After a loss: PDUs that each ask for an acknowledgement, and whether the oldest goes out twice.
   uint8_t cautious_pdus_ = 0;
   bool repeat_due_ = false;

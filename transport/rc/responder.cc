@@ -29,7 +29,7 @@ void Responder::Reset() {
   epsn_ = done_psn_ = Psn{};
   msn_ = Msn{};
   is_halted_ = true;
-  nak_sent_ = dma_due_ = ack_due_ = nak_due_ = has_failure_ = false;
+  nak_sent_ = dma_due_ = ack_due_ = nak_due_ = has_failure_ = awaits_settled_keys_ = false;
   atomics_next_ = atomics_valid_ = 0;
 }
 

@@ -45,6 +45,8 @@ class Responder {
   void OnDmaDone(const DmaResult& result);
   // Payload of the response at `psn` could not be read.
   void OnSourceFault(Psn psn);
+  // The invalidation of the SEND at the front is done.
+  void OnKeysSettled();
 
   bool PollResponse(Pdu& out);
   // At most one of each OnPdu.
@@ -157,6 +159,7 @@ class Responder {
   void TakeBack(uint32_t op_index);
 
   void Drain();
+  bool TakeKeyAway(Op& op);
   void Finish(Op& op);
   void ApplyFault(const Op& op);
   void PushReceiveCompletion(const Op& op, WcStatus status, shm::VendorErr why);
@@ -200,9 +203,11 @@ class Responder {
   GrowingRing<Op, kOpsMax> ops_;
   uint32_t reads_waiting_ = 0;          // READs in ops_
   uint32_t invalidations_waiting_ = 0;  // SENDs with invalidate in ops_
-  uint32_t dma_outstanding_ = 0;        // results still to come
-  uint32_t results_to_ignore_ = 0;      // the next so many are of requests taken back or abandoned
-  uint32_t read_sent_bytes_ = 0;        // of the READ at the front
+  // The key of the SEND at the front is dead, and what it has let in is under way still.
+  bool awaits_settled_keys_ = false;
+  uint32_t dma_outstanding_ = 0;    // results still to come
+  uint32_t results_to_ignore_ = 0;  // the next so many are of requests taken back or abandoned
+  uint32_t read_sent_bytes_ = 0;    // of the READ at the front
 
   // Receive WQEs fetched and not completed, oldest first; ops_ use the first receives_used_.
   GrowingRing<RecvWork, 2 * kOpsMax> receives_;

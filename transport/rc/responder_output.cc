@@ -13,6 +13,7 @@ void Responder::Drain() {
   while (!ops_.IsEmpty() && !has_failure_) {
     Op& op = ops_.Front();
     if (op.dma_outstanding || WantsResponse(op)) return;
+    if (op.invalidates && op.kind == OpKind::kPlacement && !TakeKeyAway(op)) return;
     if (op.kind == OpKind::kFault) {
       ApplyFault(op);
     } else {
@@ -22,6 +23,33 @@ void Responder::Drain() {
   }
 }
 
+// True: the SEND has its key's end behind it, or became a fault. False: not yet.
+bool Responder::TakeKeyAway(Op& op) {
+  if (awaits_settled_keys_) return false;
+  VendorErr why = host_->Invalidate(RKey(op.imm_or_rkey));
+  if (why != VendorErr::kNone) {
+    op.kind = OpKind::kFault;
+    op.fault = ResponderFault::kInvalidateRefused;
+    op.vendor_err = why;
+    is_halted_ = true;
+  } else if (!host_->SettleKeys(QpRole::kResponder)) {
+    awaits_settled_keys_ = true;
+    return false;
+  }
+  op.invalidates = false;
+  --invalidations_waiting_;
+  return true;
+}
+
+void Responder::OnKeysSettled() {
+  if (!awaits_settled_keys_) return;
+  awaits_settled_keys_ = false;
+  if (ops_.IsEmpty()) return;  // failed meanwhile
+  ops_.Front().invalidates = false;
+  --invalidations_waiting_;
+  Drain();
+}
+
 void Responder::Finish(Op& op) {
   if (op.kind == OpKind::kAckAgain) {
     ack_due_ = true;
@@ -29,17 +57,6 @@ void Responder::Finish(Op& op) {
   }
   done_psn_ = op.psn + op.psn_count;
   nak_due_ = false;  // a gap before this is filled
-  if (op.invalidates) {
-    --invalidations_waiting_;
-    VendorErr why = host_->Invalidate(RKey(op.imm_or_rkey));
-    if (why != VendorErr::kNone) {
-      op.fault = ResponderFault::kInvalidateRefused;
-      op.vendor_err = why;
-      is_halted_ = true;
-      ApplyFault(op);
-      return;
-    }
-  }
   if (op.ends_message) msn_ = Msn((msn_.value + 1) & Psn::kMask);
   if (op.takes_receive) {
     PushReceiveCompletion(op, WcStatus::kSuccess, VendorErr::kNone);
@@ -92,7 +109,8 @@ bool Responder::PollResponse(Pdu& out) {
     BuildNak(out);
     return true;
   }
-  if (!ops_.IsEmpty() && !ops_.Front().dma_outstanding) {
+  // All else that is at the front and done was finished by Drain.
+  if (!ops_.IsEmpty() && !ops_.Front().dma_outstanding && !awaits_settled_keys_) {
     Op& op = ops_.Front();
     // The answer to a new request acknowledges all before it; the answer to an old one doesn't.
     if (!op.is_duplicate) ack_due_ = false;
@@ -207,7 +225,8 @@ bool Responder::PollCompletion(Completion& out) {
 }
 
 bool Responder::FlushOne(Completion& out) {
-  if (dma_outstanding_ != 0) return false;  // a buffer may still be written
+  // A buffer may still be written, or a region whose key is gone.
+  if (dma_outstanding_ != 0 || awaits_settled_keys_) return false;
   if (receives_.IsEmpty()) {
     // A shared queue's WQEs belong to its other QPs too.  Spec: IBTA 10.2.9.
     if (config_.has_srq) return false;

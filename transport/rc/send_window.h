@@ -23,8 +23,8 @@ namespace verbena::transport::rc {
 struct SendRecord {
   uint64_t wr_id = 0;
   uint64_t remote_addr = 0;
-  uint64_t compare = 0;
-  uint64_t swap_or_add = 0;
+  uint64_t compare = 0;      // BIND_MW: the window's length
+  uint64_t swap_or_add = 0;  // BIND_MW: its handle, and in the upper half its access
   uint64_t atomic_original = 0;
   RKey rkey;
   uint32_t imm_or_rkey = 0;
@@ -59,6 +59,14 @@ struct SendRecord {
   bool IsAtomicWrite() const { return opcode == shm::WrOpcode::kAtomicWrite; }
   bool HasResponse() const { return IsRead() || IsAtomic() || IsAtomicWrite(); }
   bool IsInFlight() const { return state == WqeState::kSending || state == WqeState::kAwaiting; }
+  WindowBind Bind() const {
+    return {static_cast<uint32_t>(swap_or_add),
+            RKey(imm_or_rkey),
+            rkey.value,
+            remote_addr,
+            compare,
+            static_cast<uint32_t>(swap_or_add >> 32)};
+  }
   Psn LastPsn() const { return first_psn + PsnCount{psn_count.value - 1}; }
 
   // Payload of an inline WQE; else the SGEs and, behind them, room for as many segments.

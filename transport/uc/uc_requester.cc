@@ -27,6 +27,7 @@ bool UcRequester::Fail(WcStatus status, shm::VendorErr why) {
 
 bool UcRequester::CheckWqe() {
   uint8_t opcode = send_queue_.wqe().opcode;
+  if (send_queue_.IsLocalOperation()) return true;
   if (!IsWrite(opcode) && !IsSend(opcode)) {
     return Fail(WcStatus::kLocQpOpErr, shm::VendorErr::kBadOpcode);
   }

@@ -197,9 +197,8 @@ TEST_F(UcRequesterScript, UnreleasedWorkIsBounded) {
 // ---------------------------------------------------------------------------------------
 
 TEST_F(UcRequesterScript, RcOnlyOpcodesFailAndTheRestIsFlushed) {
-  for (WrOpcode opcode :
-       {WrOpcode::kRdmaRead, WrOpcode::kAtomicCmpAndSwp, WrOpcode::kAtomicFetchAndAdd,
-        WrOpcode::kSendWithInv, WrOpcode::kLocalInv, WrOpcode::kBindMw, WrOpcode::kTso}) {
+  for (WrOpcode opcode : {WrOpcode::kRdmaRead, WrOpcode::kAtomicCmpAndSwp,
+                          WrOpcode::kAtomicFetchAndAdd, WrOpcode::kSendWithInv, WrOpcode::kTso}) {
     Build({});
     PostSend(Work(1, opcode, {NewBuffer(8)}, 0));
     PostSend(Work(2, WrOpcode::kSend, {NewBuffer(8)}, 0));
@@ -289,6 +288,84 @@ TEST_F(UcRequesterScript, LyingRingIsFatalOnce) {
   qp_->OnDoorbell(now_);
   Drain();
   ExpectNoEvent();
+}
+
+// --- binds and invalidations --------------------------------------------------------------------
+
+TEST_F(UcRequesterScript, LocalOperationsTakeTheirTurnAndNoPacket) {
+  host_.key_fault = KeyFault::kNone;
+  SendWork bind = Work(2, WrOpcode::kBindMw, {});
+  bind.wqe.imm_or_rkey = 0x8000'0102;
+  bind.wqe.rkey = 0x77;
+  bind.wqe.remote_addr = 0x5000;
+  bind.wqe.bind = {0x1'0000'0000, 9, access::kRemoteRead};
+  SendWork invalidate = Work(3, WrOpcode::kLocalInv, {});
+  invalidate.wqe.imm_or_rkey = 0x8000'0302;
+  PostSend(Send(1, 8));
+  PostSend(bind);
+  PostSend(invalidate);
+  PostSend(Send(4, 8));
+  EXPECT_EQ(NextRequest().psn, Psn(kSqPsn));
+  EXPECT_EQ(NextRequest().psn, Psn(kSqPsn) + PsnCount{1});
+  for (uint64_t id = 1; id <= 4; ++id) ExpectCompletion(id, WcStatus::kSuccess);
+  ASSERT_EQ(host_.binds.size(), 1u);
+  EXPECT_EQ(host_.binds[0].window, 9u);
+  EXPECT_EQ(host_.binds[0].rkey, RKey(0x8000'0102));
+  EXPECT_EQ(host_.binds[0].lkey, 0x77u);
+  EXPECT_EQ(host_.binds[0].addr, 0x5000u);
+  EXPECT_EQ(host_.binds[0].length, 0x1'0000'0000u);
+  EXPECT_EQ(host_.binds[0].access, access::kRemoteRead);
+  EXPECT_EQ(host_.invalidated, std::vector{RKey(0x8000'0302)});
+}
+
+TEST_F(UcRequesterScript, LocalInvalidateWaitsForThoseBeforeItAndForTheKeysToSettle) {
+  Build({.reports_release = true});
+  host_.key_fault = KeyFault::kNone;
+  host_.keys_are_settled = false;
+  PostSend(Send(1, 8));
+  PostSend(Work(2, WrOpcode::kLocalInv, {}));
+  PostSend(Send(3, 8));
+  Pdu first = NextRequest();
+  ExpectNoRequest();
+  EXPECT_TRUE(host_.invalidated.empty());
+  Release(first);
+  ExpectCompletion(1, WcStatus::kSuccess);
+  ExpectNoRequest();
+  EXPECT_EQ(host_.invalidated.size(), 1u);
+  ExpectNoCompletion();
+  qp_->OnKeysSettled(now_, QpRole::kRequester);
+  Drain();
+  ExpectCompletion(2, WcStatus::kSuccess);
+  Release(NextRequest());
+  ExpectCompletion(3, WcStatus::kSuccess);
+  EXPECT_EQ(host_.invalidated.size(), 1u);  // once
+}
+
+TEST_F(UcRequesterScript, ErrorWaitsForTheKeysOfALocalOperation) {
+  host_.key_fault = KeyFault::kNone;
+  host_.keys_are_settled = false;
+  PostSend(Work(1, WrOpcode::kBindMw, {}));
+  ExpectNoRequest();
+  PostSend(Send(2, 8));
+  ASSERT_EQ(MoveTo(QpState::kErr), 0);
+  ExpectNoCompletion();
+  qp_->OnKeysSettled(now_, QpRole::kRequester);
+  Drain();
+  ExpectCompletion(1, WcStatus::kSuccess);
+  ExpectCompletion(2, WcStatus::kWrFlushErr);
+}
+
+TEST_F(UcRequesterScript, RefusedLocalOperationsFail) {
+  for (WrOpcode opcode : {WrOpcode::kBindMw, WrOpcode::kLocalInv}) {
+    Build({});
+    PostSend(Work(1, opcode, {}));
+    ExpectNoRequest();
+    Wc wc = NextCompletion();
+    EXPECT_EQ(wc.status,
+              opcode == WrOpcode::kBindMw ? WcStatus::kMwBindErr : WcStatus::kLocQpOpErr);
+    EXPECT_EQ(wc.vendor_err, VendorErr::kBadRKey);
+    EXPECT_EQ(qp_->state(), QpState::kSqe);
+  }
 }
 
 // --- states

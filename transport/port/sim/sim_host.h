@@ -59,11 +59,19 @@ class SimHost final : public QpHost {
   KeyFault ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
                          DmaSegment* out) override;
   KeyFault Invalidate(RKey rkey) override;
+  KeyFault BindWindow(const WindowBind& bind) override {
+    binds.push_back(bind);
+    return bind_fault;
+  }
+  bool SettleKeys(QpRole waiter) override { return keys_are_settled; }
   bool ResolveAh(uint32_t ah, Path* out) override { return false; }
   bool ResolveGid(GidIndex index, Gid* out) override;
 
   std::deque<SendWork> sends;
   std::deque<RecvWork> recvs;
+  std::vector<WindowBind> binds;
+  KeyFault bind_fault = KeyFault::kBadRKey;
+  bool keys_are_settled = true;
   bool sq_lies = false;
   bool rq_lies = false;
   uint32_t sends_fetched = 0;
