@@ -46,6 +46,7 @@ void SetOps(Context* context) {
   vctx.alloc_td = AllocTd;
   vctx.dealloc_td = DeallocTd;
   vctx.alloc_parent_domain = AllocParentDomain;
+  vctx.alloc_null_mr = AllocNullMr;
 }
 
 // Attaches, starting the instance again if it ended since the device was listed. 0 or errno.

@@ -70,9 +70,13 @@ struct Pd {
   Td* td;                       // of a parent domain, or nullptr
 };
 
+enum class MrKind : uint8_t { kProcess, kNull };
+
 struct Mr {
-  ibv_mr base;
-  client::Registration registration;
+  ibv_mr base;  // must be first
+  MrKind kind;
+  uint32_t access;
+  client::Registration* registration;  // kProcess
 };
 
 struct Ah {
@@ -240,6 +244,7 @@ int QueryRtValues(ibv_context* context, ibv_values_ex* values);
 ibv_cq_ex* CreateCqEx(ibv_context* context, ibv_cq_init_attr_ex* attr);
 ibv_qp* CreateQpEx(ibv_context* context, ibv_qp_init_attr_ex* attr);
 ibv_srq* CreateSrqEx(ibv_context* context, ibv_srq_init_attr_ex* attr);
+ibv_mr* AllocNullMr(ibv_pd* pd);
 ibv_td* AllocTd(ibv_context* context, ibv_td_init_attr* attr);
 int DeallocTd(ibv_td* td);
 ibv_pd* AllocParentDomain(ibv_context* context, ibv_parent_domain_init_attr* attr);

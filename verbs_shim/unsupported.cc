@@ -16,11 +16,6 @@ void SetUnsupportedOps(ibv_context_ops* ops) {
   ops->dealloc_mw = DeallocMw;
 }
 
-// ibv_rereg_mr(3): -1 means the old region is still valid.
-VERBENA_EXPORT int ibv_rereg_mr(ibv_mr*, int, ibv_pd*, void*, size_t, int) {
-  errno = EOPNOTSUPP;
-  return IBV_REREG_MR_ERR_INPUT;
-}
 VERBENA_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, int, int) {
   return Fail<ibv_mr>(EOPNOTSUPP);
 }

@@ -47,6 +47,8 @@ enum class CommandOp : uint32_t {
   kAttachMcast,
   kDetachMcast,
   kOpenPayload,
+  kReregMr,
+  kAllocNullMr,
   kCount,
 };
 const char* CommandOpName(CommandOp op);
@@ -190,6 +192,17 @@ struct RegMrReply {
   uint32_t reserved;
 };
 
+// Values equal enum ibv_rereg_mr_flags.
+inline constexpr uint32_t kReregTranslation = 1u << 0;
+inline constexpr uint32_t kReregPd = 1u << 1;
+inline constexpr uint32_t kReregAccess = 1u << 2;
+inline constexpr uint32_t kReregKnown = kReregTranslation | kReregPd | kReregAccess;
+struct ReregMrRequest {
+  Handle mr;
+  uint32_t changes;
+  RegMrRequest region;  // of it only what changes is looked at; iova is not
+};
+
 // The channel's fd arrives on the attach socket (kFdChannel, id = handle) before the completion.
 struct CreateCqRequest {
   Handle channel;  // 0: none
@@ -329,5 +342,6 @@ static_assert(sizeof(QueryGidTableReply) <= kCommandPayloadBytes);
 static_assert(sizeof(ModifyQpRequest) <= kCommandPayloadBytes);
 static_assert(sizeof(CreateQpReply) <= kCommandPayloadBytes);
 static_assert(sizeof(RegMrRequest) <= kCommandPayloadBytes);
+static_assert(sizeof(ReregMrRequest) <= kCommandPayloadBytes);
 
 }  // namespace verbena::shm

@@ -41,6 +41,8 @@ const DeviceCore::CommandRow& DeviceCore::RowOf(CommandOp op) {
       {&D::AttachMcast, kMcast},
       {&D::DetachMcast, kMcast},
       {&D::OpenPayload, sizeof(shm::OpenPayloadRequest)},
+      {&D::ReregMr, sizeof(shm::ReregMrRequest)},
+      {&D::AllocNullMr, kHandle},
   };
   static_assert(std::size(kRows) == static_cast<size_t>(CommandOp::kCount));
   return kRows[static_cast<size_t>(op)];

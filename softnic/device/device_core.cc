@@ -81,7 +81,7 @@ void DeviceCore::CloseSession(Instant now, SessionId id) {
   record.session = id;
   record.ends_session = true;
   session->mrs.ForEach([&](Mr& mr) {
-    record.regions.push_back(mr.memory);
+    if (mr.memory != kNullMemory) record.regions.push_back(mr.memory);
     RemoveMr(mr);
   });
   session->pds.ForEach([session](Pd& pd) {

@@ -137,6 +137,8 @@ class DeviceCore {
   int DeallocPd(Command& command);
   int RegMr(Command& command);
   int DeregMr(Command& command);
+  int ReregMr(Command& command);  // and the next: rereg.cc
+  int AllocNullMr(Command& command);
   int OpenPayload(Command& command);
   int CreateChannel(Command& command);
   int DestroyChannel(Command& command);

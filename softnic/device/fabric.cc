@@ -164,6 +164,7 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
 bool DeviceCore::AreLive(const transport::DmaSegment* segments, uint32_t count,
                          SessionId owner) const {
   for (uint32_t i = 0; i < count; ++i) {
+    if (segments[i].memory == kNullMemory) continue;
     auto it = region_owners_.find(segments[i].memory);
     if (it == region_owners_.end() || it->second != owner) return false;
   }

@@ -3,29 +3,9 @@
 #include <cstring>
 
 #include "softnic/device/device_core.h"
+#include "softnic/device/mr_checks.h"
 
 namespace verbena::softnic {
-namespace {
-
-// Spec: IBTA 11.2.8.2; errno values as the kernel's ib_check_mr_access gives them.
-int CheckAccess(uint32_t bits) {
-  constexpr uint32_t kKnown = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
-                              access::kRemoteAtomic | access::kMwBind | access::kZeroBased |
-                              access::kOnDemand | access::kHugetlb | access::kFlushGlobal |
-                              access::kFlushPersistent | access::kOptionalMask;
-  // Advertised nowhere: on-demand paging, and regions that FLUSH.
-  constexpr uint32_t kUnsupported =
-      access::kOnDemand | access::kFlushGlobal | access::kFlushPersistent;
-  constexpr uint32_t kNeedLocalWrite = access::kRemoteWrite | access::kRemoteAtomic;
-  if ((bits & ~kKnown) != 0) return EINVAL;
-  if ((bits & kNeedLocalWrite) != 0 && (bits & access::kLocalWrite) == 0) return EINVAL;
-  return (bits & kUnsupported) != 0 ? EOPNOTSUPP : 0;
-}
-
-bool Overflows(uint64_t start, uint64_t length) { return start + length < start; }
-
-}  // namespace
-
 int DeviceCore::AllocPd(Command& command) {
   Session& session = *command.session;
   Nic& nic = *session.nic;
@@ -54,13 +34,10 @@ int DeviceCore::RegMr(Command& command) {
   Nic& nic = *session.nic;
   auto request = command.Request<shm::RegMrRequest>();
   Pd* pd = session.pds.Find(request.pd);
-  if (pd == nullptr || request.flags != 0) return EINVAL;
-  if (request.piece_count > shm::kMappedPiecesMax) return EINVAL;
+  if (pd == nullptr) return EINVAL;
   if (int error = CheckAccess(request.access); error != 0) return error;
   uint64_t iova = (request.access & access::kZeroBased) != 0 ? 0 : request.iova;
-  // Nothing to pin is EINVAL with every kernel driver (ib_umem_get).
-  if (request.length == 0) return EINVAL;
-  if (Overflows(request.addr, request.length) || Overflows(iova, request.length)) return EINVAL;
+  if (int error = CheckRange(request, iova); error != 0) return error;
   if (nic.counts.mrs >= nic.limits().max_mr || session.mrs.IsFull()) return ENOMEM;
 
   transport::MemoryId memory = 0;
@@ -108,6 +85,7 @@ int DeviceCore::DeregMr(Command& command) {
   if (mr == nullptr) return EINVAL;
   transport::MemoryId memory = mr->memory;
   RemoveMr(*mr);
+  if (memory == kNullMemory) return 0;
   FinishAfterFence(command, true, memory);
   return 0;
 }

@@ -45,6 +45,9 @@ class SessionServices {
 
 // No region: AddRegion never gives this id out, and what names it is a fault.
 inline constexpr transport::MemoryId kNoMemory = 0;
+// Nobody's memory either, at any address: it reads as zeroes, and what is written to it vanishes.
+// It needs no region and no fence.
+inline constexpr transport::MemoryId kNullMemory = ~transport::MemoryId{0};
 
 // Memory of a session's process. The pieces say which of it are pages of a payload file.
 struct RegionSpec {
@@ -69,6 +72,8 @@ class DmaEngine {
   // A region of the session's process becomes reachable. 0, or EFAULT, ENOMEM, EOPNOTSUPP (no
   // backend can reach this client's memory), EINVAL (pieces that can't be).
   virtual int AddRegion(SessionId session, const RegionSpec& spec, transport::MemoryId* out) = 0;
+  // The same memory under an id of its own. 0 or ENOMEM.
+  virtual int CopyRegion(transport::MemoryId region, transport::MemoryId* out) = 0;
   virtual void RemoveRegion(transport::MemoryId region) = 0;
   // Name of the region's backend for `verbena show mr`: "process", "mapped", "assisted".
   virtual const char* BackendName(transport::MemoryId region) const = 0;

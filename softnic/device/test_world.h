@@ -35,6 +35,7 @@ class FakeDma final : public SteppedDma {
   };
 
   int AddRegion(SessionId session, const RegionSpec& spec, transport::MemoryId* out) override;
+  int CopyRegion(transport::MemoryId region, transport::MemoryId* out) override;
   void RemoveRegion(transport::MemoryId region) override { regions.erase(region); }
   const char* BackendName(transport::MemoryId region) const override { return "fake"; }
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;

@@ -43,7 +43,11 @@ uint64_t TotalLength(const DmaSegment* segments, uint32_t count) {
 
 }  // namespace
 
-ProcessDma::ProcessDma(CopyCrew* crew) : crew_(crew), regions_(1) { CatchBusErrors(); }
+ProcessDma::ProcessDma(CopyCrew* crew) : crew_(crew), regions_(1) {
+  CatchBusErrors();
+  AttachSession(kNicSession, /*pid=*/0);
+  nic_session_ = FindSession(kNicSession);
+}
 ProcessDma::~ProcessDma() = default;
 
 // --- sessions -----------------------------------------------------------------------------------
@@ -135,25 +139,32 @@ int ProcessDma::AddRegion(SessionId session, const RegionSpec& spec, MemoryId* o
   if (spec.addr + spec.length < spec.addr) return EFAULT;
   if (!record->reachable && !IsAllMapped(spec)) return EOPNOTSUPP;
   if (record->reachable && spec.length != 0 && probed_error != 0) return probed_error;
+  Region* region = NewRegion(out);
+  if (region == nullptr) return ENOMEM;
+  if (int error = MapParts(spec, record, region); error != 0) {
+    free_regions_.push_back(*out & (kRegionsMax - 1));
+    return error;
+  }
+  region->session = record;
+  region->addr = spec.addr;
+  region->length = spec.length;
+  return 0;
+}
+
+// nullptr: there are too many.
+ProcessDma::Region* ProcessDma::NewRegion(MemoryId* out) {
   uint32_t index;
   if (!free_regions_.empty()) {
     index = free_regions_.back();
     free_regions_.pop_back();
   } else {
-    if (regions_.size() >= kRegionsMax) return ENOMEM;
+    // The last index is kNullMemory's.
+    if (regions_.size() >= kRegionsMax - 1) return nullptr;
     index = static_cast<uint32_t>(regions_.size());
     regions_.emplace_back();
   }
-  Region& region = regions_[index];
-  if (int error = MapParts(spec, record, &region); error != 0) {
-    free_regions_.push_back(index);
-    return error;
-  }
-  region.session = record;
-  region.addr = spec.addr;
-  region.length = spec.length;
-  *out = MakeMemoryId(index, region.generation);
-  return 0;
+  *out = MakeMemoryId(index, regions_[index].generation);
+  return &regions_[index];
 }
 
 void ProcessDma::RemoveRegion(MemoryId id) {
@@ -184,35 +195,44 @@ const char* ProcessDma::BackendName(MemoryId id) const {
 
 // --- submission ---------------------------------------------------------------------------------
 
-// `out` are addresses in the process, or with *is_mapped our own.
+// Addresses in the process, or with *is_mapped our own.
 bool ProcessDma::ResolvePieces(const DmaSegment* segments, uint32_t count, uint64_t offset,
-                               uint64_t length, std::vector<iovec>* out, DmaSession** session,
-                               bool* is_mapped) {
+                               uint64_t length, const PieceList& out, DmaSession** session) {
   mapped_pieces_.clear();
-  *is_mapped = length != 0;
+  bool is_mapped = length != 0, is_mixed = false;
   for (uint32_t i = 0; i < count && length != 0; ++i) {
     const DmaSegment& segment = segments[i];
     if (offset >= segment.length) {
       offset -= segment.length;
       continue;
     }
-    const Region* region = FindRegion(segment.memory);
-    if (region == nullptr) return false;
-    // The device has checked bounds by key; this is the last line, and costs two compares.
-    if (segment.addr < region->addr || segment.addr - region->addr > region->length ||
-        segment.length > region->length - (segment.addr - region->addr)) {
-      return false;
+    const uint64_t n = std::min<uint64_t>(segment.length - offset, length);
+    if (segment.memory == kNullMemory) {
+      out.pieces->push_back({nullptr, n});
+      out.here->push_back(true);
+      is_mixed = true;
+    } else {
+      const Region* region = FindRegion(segment.memory);
+      if (region == nullptr) return false;
+      // The device has checked bounds by key; this is the last line, and costs two compares.
+      if (segment.addr < region->addr || segment.addr - region->addr > region->length ||
+          segment.length > region->length - (segment.addr - region->addr)) {
+        return false;
+      }
+      if (*session != nullptr && *session != region->session) return false;
+      *session = region->session;
+      out.pieces->push_back({reinterpret_cast<void*>(segment.addr + offset), n});
+      out.here->push_back(false);
+      is_mapped = is_mapped && FindMapped(*region, segment.addr + offset, n);
     }
-    if (*session != nullptr && *session != region->session) return false;
-    *session = region->session;
-    uint64_t n = std::min<uint64_t>(segment.length - offset, length);
-    out->push_back({reinterpret_cast<void*>(segment.addr + offset), n});
-    *is_mapped = *is_mapped && FindMapped(*region, segment.addr + offset, n);
     offset = 0;
     length -= n;
   }
-  *is_mapped = *is_mapped && mapped_pieces_.size() <= kUnitPiecesMax;
-  if (*is_mapped) out->assign(mapped_pieces_.begin(), mapped_pieces_.end());
+  is_mapped = is_mapped && !is_mixed && mapped_pieces_.size() <= kUnitPiecesMax;
+  if (is_mapped) out.pieces->assign(mapped_pieces_.begin(), mapped_pieces_.end());
+  if (!is_mixed) out.here->clear();
+  if (is_mixed && *session == nullptr) *session = nic_session_;
+  *out.is_mapped = is_mapped;
   return length == 0;
 }
 
@@ -230,8 +250,9 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   const bool has_destination =
       request.local_piece_count != 0 ||
       ResolvePieces(request.destination, request.destination_count, request.destination_offset,
-                    op->length_bytes, &op->destination_pieces, &destination,
-                    &op->destination_is_mapped);
+                    op->length_bytes,
+                    {&op->destination_pieces, &op->destination_here, &op->destination_is_mapped},
+                    &destination);
   bool has_source = true;
   if (payload.bytes != nullptr && op->destination_is_mapped && MovesAtOnce(*op)) {
     // Moved before anybody can touch the packets: they need not be copied.
@@ -241,8 +262,9 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   } else if (payload.bytes != nullptr) {
     payload.AppendTo(&op->bytes);
   } else {
-    has_source = ResolvePieces(payload.segments, payload.segment_count, payload.offset,
-                               payload.length, &op->source_pieces, &source, &op->source_is_mapped);
+    has_source =
+        ResolvePieces(payload.segments, payload.segment_count, payload.offset, payload.length,
+                      {&op->source_pieces, &op->source_here, &op->source_is_mapped}, &source);
   }
   if (!has_source || !has_destination) {
     op->kind = DmaOp::Kind::kFailed;
@@ -268,9 +290,10 @@ void ProcessDma::ResolveAtomic(const DmaRequest& request, DmaOp* op) {
                                                             : DmaOp::Kind::kFetchAdd;
   if (TotalLength(request.destination, request.destination_count) < sizeof(uint64_t) ||
       !ResolvePieces(request.destination, request.destination_count, request.destination_offset,
-                     sizeof(uint64_t), &op->destination_pieces, &destination,
-                     &op->destination_is_mapped) ||
-      op->destination_pieces.size() != 1) {
+                     sizeof(uint64_t),
+                     {&op->destination_pieces, &op->destination_here, &op->destination_is_mapped},
+                     &destination) ||
+      op->destination_pieces.size() != 1 || op->IsMixed()) {
     op->kind = DmaOp::Kind::kFailed;
     op->status = DmaStatus::kDestinationFault;
     return;
@@ -353,6 +376,8 @@ DmaOp* ProcessDma::NewOp() {
   op->source_pieces.clear();
   op->destination_pieces.clear();
   op->crcs.clear();
+  op->source_here.clear();
+  op->destination_here.clear();
   return op;
 }
 

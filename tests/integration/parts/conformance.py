@@ -4,7 +4,8 @@ from harness import REPORTS, Spec
 from parts.gtests import run_gtest
 
 PROGRAMS = ["objects_test", "access_test", "rc_test", "errors_test", "cq_test", "srq_test",
-            "datagram_test", "domain_test", "extended_post_test", "invalidate_test", "helpers_test"]
+            "datagram_test", "domain_test", "extended_post_test", "invalidate_test", "helpers_test",
+            "rereg_test"]
 
 
 def one(program):
