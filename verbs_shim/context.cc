@@ -47,6 +47,9 @@ void SetOps(Context* context) {
   vctx.dealloc_td = DeallocTd;
   vctx.alloc_parent_domain = AllocParentDomain;
   vctx.alloc_null_mr = AllocNullMr;
+  vctx.alloc_dm = AllocDm;
+  vctx.free_dm = FreeDm;
+  vctx.reg_dm_mr = RegDmMr;
 }
 
 // Attaches, starting the instance again if it ended since the device was listed. 0 or errno.
@@ -111,13 +114,16 @@ void AwaitAcks(pthread_mutex_t* mutex, pthread_cond_t* cond, const uint32_t* com
 VERBENA_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
   client::Session* session = nullptr;
   int error = OpenSession(*ToDevice(device), &session);
-  if (error != 0) return Fail<ibv_context>(error);
-  Context* context = NewContext(ToDevice(device), session);
+  return error == 0 ? OpenContext(ToDevice(device), session) : Fail<ibv_context>(error);
+}
+
+ibv_context* OpenContext(Device* device, client::Session* session) {
+  Context* context = NewContext(device, session);
   if (context == nullptr) {
     session->Close();
     return Fail<ibv_context>(ENOMEM);
   }
-  error = ExecuteEmpty(context, shm::CommandOp::kQueryDevice, &context->attr);
+  int error = ExecuteEmpty(context, shm::CommandOp::kQueryDevice, &context->attr);
   if (error != 0) {
     ibv_close_device(Base(context));
     return Fail<ibv_context>(error);
@@ -191,6 +197,7 @@ int QueryDeviceEx(ibv_context* base, const ibv_query_device_ex_input* input,
   full.hca_core_clock = reply.hca_core_clock_khz;
   full.device_cap_flags_ex = reply.device_cap_flags_ex | reply.device_cap_flags;
   full.phys_port_cnt_ex = reply.phys_port_cnt;
+  full.max_dm_size = reply.max_dm_size;
   memset(static_cast<void*>(attr), 0, attr_bytes);
   memcpy(static_cast<void*>(attr), &full, attr_bytes < sizeof(full) ? attr_bytes : sizeof(full));
   return 0;

@@ -49,6 +49,12 @@ enum class CommandOp : uint32_t {
   kOpenPayload,
   kReregMr,
   kAllocNullMr,
+  kAllocDm,
+  kFreeDm,
+  kRegDmMr,
+  kImportPd,
+  kImportMr,
+  kImportDm,
   kCount,
 };
 const char* CommandOpName(CommandOp op);
@@ -124,6 +130,7 @@ struct QueryDeviceReply {
   uint32_t num_comp_vectors;
   uint64_t completion_timestamp_mask, hca_core_clock_khz;
   uint64_t device_cap_flags_ex;
+  uint64_t max_dm_size;
 };
 
 struct PortRequest {
@@ -201,6 +208,35 @@ struct ReregMrRequest {
   Handle mr;
   uint32_t changes;
   RegMrRequest region;  // of it only what changes is looked at; iova is not
+};
+
+// The fd of a device memory (kDeviceMemory, id = handle) is on its way when these complete.
+struct AllocDmRequest {
+  uint64_t length;
+  uint32_t log_align;
+  uint32_t reserved;
+};
+struct DmReply {
+  Handle dm;
+  uint32_t reserved;
+  uint64_t length;
+};
+struct RegDmMrRequest {
+  Handle pd;
+  Handle dm;
+  uint64_t offset;
+  uint64_t length;
+  uint32_t access;
+  uint32_t reserved;
+};
+struct ImportMrRequest {
+  Handle pd;
+  Handle mr;
+};
+struct ImportMrReply {
+  uint32_t lkey;
+  uint32_t rkey;
+  uint64_t length;
 };
 
 // The channel's fd arrives on the attach socket (kFdChannel, id = handle) before the completion.

@@ -43,6 +43,12 @@ const DeviceCore::CommandRow& DeviceCore::RowOf(CommandOp op) {
       {&D::OpenPayload, sizeof(shm::OpenPayloadRequest)},
       {&D::ReregMr, sizeof(shm::ReregMrRequest)},
       {&D::AllocNullMr, kHandle},
+      {&D::AllocDm, sizeof(shm::AllocDmRequest)},
+      {&D::FreeDm, kHandle},
+      {&D::RegDmMr, sizeof(shm::RegDmMrRequest)},
+      {&D::ImportPd, kHandle},
+      {&D::ImportMr, sizeof(shm::ImportMrRequest)},
+      {&D::ImportDm, kHandle},
   };
   static_assert(std::size(kRows) == static_cast<size_t>(CommandOp::kCount));
   return kRows[static_cast<size_t>(op)];
@@ -87,8 +93,15 @@ void DeviceCore::Complete(Session& session, uint32_t slot, uint32_t submitted, i
 }
 
 void DeviceCore::FinishAfterFence(Command& command, bool has_region, transport::MemoryId region) {
+  FinishAfterFenceOf(command.session->id, command, has_region, region, nullptr);
+}
+
+void DeviceCore::FinishAfterFenceOf(SessionId owner, Command& command, bool has_region,
+                                    transport::MemoryId region, std::shared_ptr<NicMemory> kept) {
   FenceRecord record;
   record.session = command.session->id;
+  record.ends_command = true;
+  if (kept != nullptr) record.kept.push_back(std::move(kept));
   record.has_region = has_region;
   record.region = region;
   record.slot = command.slot;
@@ -99,8 +112,8 @@ void DeviceCore::FinishAfterFence(Command& command, bool has_region, transport::
   std::memcpy(record.reply.data(), command.reply, command.reply_bytes);
   command.is_deferred = true;
   uint64_t cookie = next_fence_++;
-  fences_.emplace(cookie, record);
-  dma_->Fence(command.session->id, cookie);
+  fences_.emplace(cookie, std::move(record));
+  dma_->Fence(owner, cookie);
 }
 
 void DeviceCore::OnDmaFence(Instant now, uint64_t cookie) {
@@ -110,11 +123,9 @@ void DeviceCore::OnDmaFence(Instant now, uint64_t cookie) {
   FenceRecord record = std::move(it->second);
   fences_.erase(it);
   if (record.has_region) dma_->RemoveRegion(record.region);
-  if (record.ends_session) {
-    for (transport::MemoryId region : record.regions) dma_->RemoveRegion(region);
-    sessions_.erase(record.session);
-    return;
-  }
+  for (transport::MemoryId region : record.regions) dma_->RemoveRegion(region);
+  if (record.ends_session) sessions_.erase(record.session);
+  if (!record.ends_command) return;
   RecordCommandEnd(record.command_number, 0);
   Session* session = FindSession(record.session);
   // A session that closed meanwhile has nobody waiting.

@@ -74,7 +74,9 @@ class DeviceCore {
   // --- Device's contract (device.h) -------------------------------------------------------------
   void AddNic(const NicConfig& config);
   std::vector<shm::NicInfo> ListNics() const;
-  SessionId OpenSession(uint32_t nic, std::string program, int pid, SessionServices* services);
+  SessionId OpenSession(uint32_t nic, std::string program, int pid, SessionServices* services,
+                        SessionId joins = 0);
+  void AbandonSession(Instant now, SessionId session);
   void CloseSession(Instant now, SessionId session);
   bool SessionIsGone(SessionId session) const { return !sessions_.contains(session); }
   void OnCommand(Instant now, SessionId session, uint32_t slot, uint32_t submitted,
@@ -131,6 +133,9 @@ class DeviceCore {
   // What a command's end waits for: no DMA in flight touches its session. Then `region` is removed
   // and the command completes with the reply made so far.
   void FinishAfterFence(Command& command, bool has_region, transport::MemoryId region);
+  // The same for what `owner`'s memory is about, which is kept meanwhile.
+  void FinishAfterFenceOf(SessionId owner, Command& command, bool has_region,
+                          transport::MemoryId region, std::shared_ptr<NicMemory> kept);
 
   // --- objects ----------------------------------------------------------------------------------
   int AllocPd(Command& command);
@@ -139,6 +144,18 @@ class DeviceCore {
   int DeregMr(Command& command);
   int ReregMr(Command& command);  // and the next: rereg.cc
   int AllocNullMr(Command& command);
+  int AllocDm(Command& command);  // and the next: dm.cc
+  int FreeDm(Command& command);
+  int RegDmMr(Command& command);
+  int ImportPd(Command& command);  // and the next: sharing.cc
+  int ImportMr(Command& command);
+  int ImportDm(Command& command);
+  // What needs the session's process goes; of regions it leaves the names.
+  void EndProcessPart(Session& session);
+  void EndSharedPart(Session& session);
+  void Bequeath(Session& session, Session& heir);
+  void RemoveAfterFence(SessionId owner, std::vector<transport::MemoryId> regions,
+                        std::vector<std::shared_ptr<NicMemory>> kept);
   int OpenPayload(Command& command);
   int CreateChannel(Command& command);
   int DestroyChannel(Command& command);
@@ -242,8 +259,8 @@ class DeviceCore {
   // order.
   static const transport::DmaSegment* Refuse(const transport::DmaSegment* segments, uint32_t count,
                                              std::array<transport::DmaSegment, shm::kMaxSge>& out);
-  // Whether all segments lie in regions that `owner` has registered now.
-  bool AreLive(const transport::DmaSegment* segments, uint32_t count, SessionId owner) const;
+  // Whether all segments lie in regions that are registered now in the user's context.
+  bool AreLive(const transport::DmaSegment* segments, uint32_t count, const Session& user) const;
   // Counts who still needs the payload of a UC or UD PDU: its sender hears of the last one's end.
   uint64_t BeginUse(const DeviceQp& sender, const transport::Pdu& pdu);
   void KeepUse(uint64_t use);
@@ -329,6 +346,7 @@ class DeviceCore {
   struct FenceRecord {
     SessionId session = 0;
     bool ends_session = false;
+    bool ends_command = false;
     bool has_region = false;
     transport::MemoryId region = 0;
     uint32_t slot = 0;
@@ -336,7 +354,8 @@ class DeviceCore {
     uint64_t command_number = 0;
     uint32_t reply_bytes = 0;
     std::array<uint8_t, 16> reply{};
-    std::vector<transport::MemoryId> regions;  // of an ended session
+    std::vector<transport::MemoryId> regions;
+    std::vector<std::shared_ptr<NicMemory>> kept;  // until then
   };
   // What `verbena show cmd` tells: the last commands, finished or not.
   struct PastCommand {
@@ -383,7 +402,7 @@ class DeviceCore {
   uint64_t next_stream_ = 1;
   uint64_t path_epoch_ = 1;  // raised whenever an address vector changes: remembered peers expire
 
-  // Owner of each region whose key is alive; looked up, never iterated.
+  // The context of each region whose key is alive; looked up, never iterated.
   std::unordered_map<transport::MemoryId, SessionId> region_owners_;
   std::array<transport::DmaSegment, shm::kMaxSge> refused_source_;
   std::array<transport::DmaSegment, shm::kMaxSge> refused_destination_;

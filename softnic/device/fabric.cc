@@ -143,12 +143,12 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
       CountRead(*sender, record, request.source);
       qp.last_stream = qp.IsConnectedService() ? std::min(qp.stream, sender->stream) : qp.stream;
     }
-    SessionId source_owner = sender != nullptr ? sender->session->id : qp.session->id;
+    const Session& source_user = sender != nullptr ? *sender->session : *qp.session;
     uint16_t source_count = request.source.segments != nullptr ? request.source.segment_count : 0;
-    if (!AreLive(request.source.segments, source_count, source_owner)) {
+    if (!AreLive(request.source.segments, source_count, source_user)) {
       request.source.segments = Refuse(request.source.segments, source_count, refused_source_);
     }
-    if (!AreLive(request.destination, request.destination_count, qp.session->id)) {
+    if (!AreLive(request.destination, request.destination_count, *qp.session)) {
       request.destination =
           Refuse(request.destination, request.destination_count, refused_destination_);
     }
@@ -162,11 +162,11 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
 // Segments are resolved when work begins, and used until it ends. A region that went meanwhile must
 // not be touched any more, nor what came to its MemoryId later, perhaps another client's.
 bool DeviceCore::AreLive(const transport::DmaSegment* segments, uint32_t count,
-                         SessionId owner) const {
+                         const Session& user) const {
   for (uint32_t i = 0; i < count; ++i) {
     if (segments[i].memory == kNullMemory) continue;
     auto it = region_owners_.find(segments[i].memory);
-    if (it == region_owners_.end() || it->second != owner) return false;
+    if (it == region_owners_.end() || it->second != user.shared->id) return false;
   }
   return true;
 }

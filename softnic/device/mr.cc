@@ -48,6 +48,7 @@ int DeviceCore::RegMr(Command& command) {
 
   auto owned = std::make_unique<Mr>();
   Mr* mr = owned.get();
+  mr->session = &session;
   mr->pd = pd;
   mr->access = request.access;
   mr->addr = request.addr;
@@ -61,7 +62,7 @@ int DeviceCore::RegMr(Command& command) {
     return ENOMEM;
   }
   mr->handle = session.mrs.Insert(std::move(owned));
-  region_owners_[memory] = session.id;
+  region_owners_[memory] = session.shared->id;
   ++pd->users;
   ++nic.counts.mrs;
   command.Reply(shm::RegMrReply{mr->handle, mr->key, mr->key, 0});
@@ -83,19 +84,22 @@ int DeviceCore::OpenPayload(Command& command) {
 int DeviceCore::DeregMr(Command& command) {
   Mr* mr = command.session->mrs.Find(command.Request<shm::HandleRequest>().handle);
   if (mr == nullptr) return EINVAL;
-  transport::MemoryId memory = mr->memory;
+  const transport::MemoryId memory = mr->memory;
+  const SessionId owner = mr->dm != nullptr ? kNicSession : mr->session->id;
+  std::shared_ptr<NicMemory> kept = mr->dm != nullptr ? mr->dm->memory : nullptr;
   RemoveMr(*mr);
-  if (memory == kNullMemory) return 0;
-  FinishAfterFence(command, true, memory);
+  if (memory == kNullMemory || memory == kNoMemory) return 0;
+  FinishAfterFenceOf(owner, command, true, memory, std::move(kept));
   return 0;
 }
 
 void DeviceCore::RemoveMr(Mr& mr) {
-  Session& session = *mr.pd->session;
+  Session& session = *mr.session;
   session.nic->keys.Free(mr.key);
   region_owners_.erase(mr.memory);
   --session.nic->counts.mrs;
   --mr.pd->users;
+  if (mr.dm != nullptr) --mr.dm->users;
   session.mrs.Remove(mr.handle);
 }
 
@@ -138,6 +142,7 @@ int DeviceCore::CreateAh(Command& command) {
 
   auto owned = std::make_unique<Ah>();
   Ah* ah = owned.get();
+  ah->session = &session;
   ah->pd = pd;
   ah->path = path;
   ah->handle = session.ahs.Insert(std::move(owned));
@@ -155,7 +160,7 @@ int DeviceCore::DestroyAh(Command& command) {
 }
 
 void DeviceCore::RemoveAh(Ah& ah) {
-  Session& session = *ah.pd->session;
+  Session& session = *ah.session;
   --session.nic->counts.ahs;
   --ah.pd->users;
   session.ahs.Remove(ah.handle);

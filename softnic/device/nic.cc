@@ -158,6 +158,7 @@ void Nic::DescribeDevice(shm::QueryDeviceReply* out) const {
   out->num_comp_vectors = limits_.comp_vectors;
   out->completion_timestamp_mask = ~uint64_t{0};
   out->hca_core_clock_khz = kClockKhz;
+  out->max_dm_size = limits_.max_dm_bytes;
 }
 
 void Nic::DescribePort(shm::QueryPortReply* out) const {

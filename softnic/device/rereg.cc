@@ -28,7 +28,8 @@ int DeviceCore::ReregMr(Command& command) {
   Mr* mr = session.mrs.Find(request.mr);
   if (mr == nullptr || changes == 0) return EINVAL;
   if ((changes & ~shm::kReregKnown) != 0) return EOPNOTSUPP;
-  if (mr->is_invalidated || mr->memory == kNullMemory) return EINVAL;
+  if (mr->is_invalidated || mr->memory == kNullMemory || mr->memory == kNoMemory) return EINVAL;
+  if (mr->dm != nullptr || mr->session != &session) return EINVAL;  // not memory of this process
   Pd* pd = mr->pd;
   if ((changes & shm::kReregPd) != 0) pd = session.pds.Find(wanted.pd);
   if (pd == nullptr) return EINVAL;
@@ -52,7 +53,7 @@ int DeviceCore::ReregMr(Command& command) {
 
   const transport::MemoryId old = mr->memory;
   region_owners_.erase(old);
-  region_owners_[memory] = session.id;
+  region_owners_[memory] = session.shared->id;
   --mr->pd->users;
   ++pd->users;
   mr->pd = pd;
@@ -75,6 +76,7 @@ int DeviceCore::AllocNullMr(Command& command) {
   if (nic.counts.mrs >= nic.limits().max_mr || session.mrs.IsFull()) return ENOMEM;
   auto owned = std::make_unique<Mr>();
   Mr* mr = owned.get();
+  mr->session = &session;
   mr->pd = pd;
   mr->access = access::kLocalWrite;
   mr->length = ~uint64_t{0};

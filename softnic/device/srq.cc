@@ -39,6 +39,7 @@ int DeviceCore::CreateSrq(Command& command) {
   uint32_t stride_bytes = shm::RecvWqeStride(srq->max_sge);
   int error = session.services->AllocateQueue(WorkQueueBytes(entries, stride_bytes), &srq->queue);
   if (error != 0) return error;
+  srq->session = &session;
   srq->pd = pd;
   srq->cookie = request.cookie;
   srq->ring = WorkQueueConsumer(srq->queue.memory, entries, stride_bytes);
@@ -79,9 +80,8 @@ int DeviceCore::ModifySrq(Command& command) {
 
 // `limit`: the one that holds with the new size. The client holds its SRQ's lock meanwhile, and
 // goes on with the new memory from the same index.
-int DeviceCore::ResizeSrq(Srq& srq, uint32_t max_wr, uint32_t limit,
-                          shm::ModifySrqReply* reply) {
-  Session& session = *srq.pd->session;
+int DeviceCore::ResizeSrq(Srq& srq, uint32_t max_wr, uint32_t limit, shm::ModifySrqReply* reply) {
+  Session& session = *srq.session;
   uint32_t entries = std::bit_ceil(max_wr);
   if (entries == srq.ring.entries()) return 0;
   if (limit > max_wr) return EINVAL;
@@ -120,7 +120,7 @@ int DeviceCore::DestroySrq(Command& command) {
 }
 
 void DeviceCore::RemoveSrq(Srq& srq) {
-  Session& session = *srq.pd->session;
+  Session& session = *srq.session;
   session.services->FreeQueue(srq.queue);
   --session.nic->counts.srqs;
   --srq.pd->users;
@@ -131,14 +131,14 @@ void DeviceCore::RemoveSrq(Srq& srq) {
 void DeviceCore::OnSrqFetched(Srq& srq) {
   if (srq.limit == 0 || srq.ring.Waiting() >= srq.limit) return;
   srq.limit = 0;
-  PushAsyncEvent(*srq.pd->session, EventSource::kSrq, EventType::kSrqLimitReached, srq.handle,
+  PushAsyncEvent(*srq.session, EventSource::kSrq, EventType::kSrqLimitReached, srq.handle,
                  srq.cookie);
 }
 
 void DeviceCore::OnSrqLied(Srq& srq) {
   if (srq.is_in_error) return;
   srq.is_in_error = true;
-  PushAsyncEvent(*srq.pd->session, EventSource::kSrq, EventType::kSrqErr, srq.handle, srq.cookie);
+  PushAsyncEvent(*srq.session, EventSource::kSrq, EventType::kSrqErr, srq.handle, srq.cookie);
 }
 
 }  // namespace verbena::softnic

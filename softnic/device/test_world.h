@@ -85,6 +85,11 @@ class FakeServices final : public SessionServices {
   int OpenChannel(shm::Handle channel) override;
   void CloseChannel(shm::Handle channel) override { open_channels.erase(channel); }
   int SendPayload(int fd) override { return 0; }
+  int MakeMemory(uint64_t bytes, std::shared_ptr<NicMemory>* out) override;
+  int SendMemory(shm::Handle dm, const NicMemory& memory) override {
+    sent_memory[dm] = memory.data;
+    return send_error;
+  }
   bool SendChannelEvent(shm::Handle channel, const shm::ChannelEvent& event) override;
   bool SendAsyncEvent(const shm::AsyncEventMessage& event) override;
   void CompleteCommand(uint32_t slot, uint32_t submitted, int error, const void* payload,
@@ -100,6 +105,9 @@ class FakeServices final : public SessionServices {
   uint32_t allocations_before_error = 0;  // that many succeed first
   std::map<shm::Handle, std::deque<shm::ChannelEvent>> open_channels;
   int open_error = 0;
+  int send_error = 0;
+  static inline int live_memories = 0;  // all clients have
+  std::map<shm::Handle, std::byte*> sent_memory;  // what the client would map
   std::deque<shm::AsyncEventMessage> async_events;
   size_t fd_capacity = 1'000;               // messages an fd holds
   std::map<uint32_t, Completed> completed;  // by slot
@@ -142,7 +150,8 @@ class TestWorld;
 // One session, with the steps a shim would take.
 class TestClient {
  public:
-  TestClient(TestWorld& world, uint32_t nic);
+  // With `joins` in its context.
+  TestClient(TestWorld& world, uint32_t nic, SessionId joins = 0);
 
   // Runs a command to its end. Replies that are shorter than `Reply` leave the rest zero.
   template <typename Reply, typename Request>
@@ -225,7 +234,7 @@ class TestWorld {
     }
     return false;
   }
-  TestClient& AddClient(uint32_t nic = 0);
+  TestClient& AddClient(uint32_t nic = 0, SessionId joins = 0);
   void Close(TestClient& client);
   static Gid GidOf(uint32_t nic) { return Gid::FromIpv4(0x7f00'0001 + nic); }
   static NicConfig ConfigOf(uint32_t nic);

@@ -99,7 +99,7 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
   request.source = pdu.payload;
   request.local_pieces = local_pieces_.data();
   request.local_piece_count = static_cast<uint16_t>(local_pieces_.size());
-  if (!AreLive(pdu.payload.segments, pdu.payload.segment_count, sender.session->id)) {
+  if (!AreLive(pdu.payload.segments, pdu.payload.segment_count, *sender.session)) {
     request.source.segments =
         Refuse(pdu.payload.segments, pdu.payload.segment_count, refused_source_);
   }

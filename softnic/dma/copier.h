@@ -65,7 +65,9 @@ struct DmaOp {
     DmaSession* session = nullptr;
     uint64_t epoch = 0;
   };
-  Hold holds[2];  // the sessions whose fences wait for this operation
+  // The sessions whose fences wait for this operation: at its source, at its destination, and the
+  // NIC's where that is beside a process.
+  Hold holds[3];
   DmaOp* next = nullptr;
 
   // No process need be asked: what it is about is here.

@@ -78,6 +78,10 @@ int ProcessDma::CopyRegion(transport::MemoryId id, transport::MemoryId* out) {
   copy->length = region.length;
   copy->file = region.file;
   for (const MappedPart& part : region.parts) {
+    if (part.window == nullptr) {
+      copy->parts.push_back(part);
+      continue;
+    }
     const uint64_t offset =
         part.window->offset + static_cast<uint64_t>(part.base - part.window->base);
     PayloadWindow* window = region.file->Open(offset, part.bytes);
@@ -93,7 +97,9 @@ int ProcessDma::CopyRegion(transport::MemoryId id, transport::MemoryId* out) {
 }
 
 void ProcessDma::UnmapParts(Region* region) {
-  for (MappedPart& part : region->parts) region->file->Close(part.window);
+  for (MappedPart& part : region->parts) {
+    if (part.window != nullptr) region->file->Close(part.window);
+  }
   region->parts.clear();
   region->file.reset();
 }

@@ -90,6 +90,62 @@ TEST_F(MixedLists, NullMemoryAlone) {
   EXPECT_EQ(Outcome(), DmaStatus::kOk);
 }
 
+TEST_F(MixedLists, NicMemoryIsMovedAtOnce) {
+  std::vector<uint8_t> nic(64, 3), other(64, 4);
+  MemoryId n = Add(kNicSession, nic), m = Add(kNicSession, other);
+  EXPECT_STREQ(dma_.BackendName(n), "nic");
+  Copy(1, {{n, 8, Address(nic)}}, 0, 8, {{m, 8, Address(other)}});
+  EXPECT_EQ(TakeDone().size(), 1u);
+  EXPECT_EQ(other[7], 3);
+  EXPECT_EQ(other[8], 4);
+  const DmaSegment word = {n, 8, Address(nic)};
+  DmaRequest request;
+  request.kind = DmaRequest::Kind::kFetchAdd;
+  request.destination = &word;
+  request.destination_count = 1;
+  request.swap_or_add = 1;
+  {
+    std::lock_guard lock(mutex_);
+    dma_.Submit(1, 1, request);
+  }
+  EXPECT_EQ(Outcome(), DmaStatus::kOk);
+  EXPECT_EQ(nic[0], 4);
+  dma_.RemoveRegion(n);
+  dma_.RemoveRegion(m);
+}
+
+TEST_F(MixedLists, NicMemoryBesideAProcesss) {
+  std::vector<uint8_t> nic(64, 3), own(64, 4), to(96, 5);
+  MemoryId n = Add(kNicSession, nic), o = Add(kClient, own), t = Add(kClient, to);
+  Copy(1, {{o, 32, Address(own)}, {n, 32, Address(nic)}, Null(32)}, 0, 96, {{t, 96, Address(to)}});
+  // Fences of either wait for it.
+  dma_.Fence(kClient, 1);
+  dma_.Fence(kNicSession, 2);
+  uint64_t cookie = 0;
+  EXPECT_FALSE(dma_.PollFence(&cookie));
+  EXPECT_EQ(Outcome(), DmaStatus::kOk);
+  EXPECT_TRUE(dma_.PollFence(&cookie));
+  EXPECT_TRUE(dma_.PollFence(&cookie));
+  for (size_t i = 0; i < 96; ++i) ASSERT_EQ(to[i], i < 32 ? 4 : i < 64 ? 3 : 0) << i;
+  Copy(2, {{t, 64, Address(to)}}, 0, 64, {{n, 16, Address(nic)}, {o, 48, Address(own)}});
+  EXPECT_EQ(Outcome(), DmaStatus::kOk);
+  EXPECT_EQ(nic[15], 4);
+  EXPECT_EQ(own[15], 4);
+  EXPECT_EQ(own[16], 3);
+  dma_.RemoveRegion(n);
+}
+
+// A list of two processes' memory is nobody's.
+TEST_F(MixedLists, TwoProcessesAreRefused) {
+  dma_.AttachSession(2, getpid());
+  dma_.SetReachable(2, true);
+  std::vector<uint8_t> one(64, 1), two(64, 2);
+  MemoryId a = Add(kClient, one), b = Add(2, two);
+  Copy(1, {{a, 8, Address(one)}, {b, 8, Address(two)}}, 0, 16, {{a, 16, Address(one) + 32}});
+  EXPECT_EQ(Outcome(), DmaStatus::kSourceFault);
+  dma_.DetachSession(2);
+}
+
 TEST_F(MixedLists, PrefixMayEndAmidAPiece) {
   prefix_bytes_ = 40;
   std::vector<uint8_t> from(64, 1), to(104, 2);

@@ -133,6 +133,7 @@ void ProcessDma::SubmitProbe(SessionId session, uint64_t addr, uint64_t bytes, u
 // --- regions ------------------------------------------------------------------------------------
 
 int ProcessDma::AddRegion(SessionId session, const RegionSpec& spec, MemoryId* out) {
+  if (session == kNicSession) return AddNicRegion(spec, out);
   int probed_error = std::exchange(probed_error_, 0);
   DmaSession* record = FindSession(session);
   if (record == nullptr) return EOPNOTSUPP;
@@ -148,6 +149,17 @@ int ProcessDma::AddRegion(SessionId session, const RegionSpec& spec, MemoryId* o
   region->session = record;
   region->addr = spec.addr;
   region->length = spec.length;
+  return 0;
+}
+
+int ProcessDma::AddNicRegion(const RegionSpec& spec, MemoryId* out) {
+  Region* region = NewRegion(out);
+  if (region == nullptr) return ENOMEM;
+  region->session = nic_session_;
+  region->addr = spec.addr;
+  region->length = spec.length;
+  region->parts.push_back(
+      {spec.addr, spec.length, reinterpret_cast<std::byte*>(spec.addr), nullptr});
   return 0;
 }
 
@@ -186,7 +198,9 @@ const ProcessDma::Region* ProcessDma::FindRegion(MemoryId id) const {
 
 const char* ProcessDma::BackendName(MemoryId id) const {
   const Region* region = FindRegion(id);
+  if (id == kNullMemory) return "null";
   if (region == nullptr) return "none";
+  if (region->session == nic_session_) return "nic";
   if (region->parts.empty()) return "process";
   uint64_t mapped_bytes = 0;
   for (const MappedPart& part : region->parts) mapped_bytes += part.bytes;
@@ -195,11 +209,12 @@ const char* ProcessDma::BackendName(MemoryId id) const {
 
 // --- submission ---------------------------------------------------------------------------------
 
-// Addresses in the process, or with *is_mapped our own.
+// Addresses in the process, or with *is_mapped our own; else `here` says which are, if any.
 bool ProcessDma::ResolvePieces(const DmaSegment* segments, uint32_t count, uint64_t offset,
-                               uint64_t length, const PieceList& out, DmaSession** session) {
+                               uint64_t length, const PieceList& out, DmaSession** session,
+                               bool* uses_nic_memory) {
   mapped_pieces_.clear();
-  bool is_mapped = length != 0, is_mixed = false;
+  bool is_mapped = length != 0, is_any_here = false;
   for (uint32_t i = 0; i < count && length != 0; ++i) {
     const DmaSegment& segment = segments[i];
     if (offset >= segment.length) {
@@ -210,7 +225,8 @@ bool ProcessDma::ResolvePieces(const DmaSegment* segments, uint32_t count, uint6
     if (segment.memory == kNullMemory) {
       out.pieces->push_back({nullptr, n});
       out.here->push_back(true);
-      is_mixed = true;
+      is_any_here = true;
+      is_mapped = false;
     } else {
       const Region* region = FindRegion(segment.memory);
       if (region == nullptr) return false;
@@ -219,19 +235,25 @@ bool ProcessDma::ResolvePieces(const DmaSegment* segments, uint32_t count, uint6
           segment.length > region->length - (segment.addr - region->addr)) {
         return false;
       }
-      if (*session != nullptr && *session != region->session) return false;
-      *session = region->session;
+      const bool is_nic = region->session == nic_session_;
+      if (is_nic) {
+        *uses_nic_memory = is_any_here = true;
+      } else if (*session != nullptr && *session != region->session) {
+        return false;
+      } else {
+        *session = region->session;
+      }
       out.pieces->push_back({reinterpret_cast<void*>(segment.addr + offset), n});
-      out.here->push_back(false);
+      out.here->push_back(is_nic);
       is_mapped = is_mapped && FindMapped(*region, segment.addr + offset, n);
     }
     offset = 0;
     length -= n;
   }
-  is_mapped = is_mapped && !is_mixed && mapped_pieces_.size() <= kUnitPiecesMax;
+  is_mapped = is_mapped && mapped_pieces_.size() <= kUnitPiecesMax;
   if (is_mapped) out.pieces->assign(mapped_pieces_.begin(), mapped_pieces_.end());
-  if (!is_mixed) out.here->clear();
-  if (is_mixed && *session == nullptr) *session = nic_session_;
+  if (is_mapped || !is_any_here) out.here->clear();
+  if (is_any_here && *session == nullptr) *session = nic_session_;
   *out.is_mapped = is_mapped;
   return length == 0;
 }
@@ -242,6 +264,7 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   op->bytes.insert(op->bytes.end(), request.prefix, request.prefix + request.prefix_bytes);
   DmaSession* source = nullptr;
   DmaSession* destination = nullptr;
+  bool uses_nic_memory = false;
   for (uint32_t i = 0; i < request.local_piece_count; ++i) {
     const transport::LocalPiece& piece = request.local_pieces[i];
     op->destination_pieces.push_back({piece.to, piece.bytes});
@@ -252,7 +275,7 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
       ResolvePieces(request.destination, request.destination_count, request.destination_offset,
                     op->length_bytes,
                     {&op->destination_pieces, &op->destination_here, &op->destination_is_mapped},
-                    &destination);
+                    &destination, &uses_nic_memory);
   bool has_source = true;
   if (payload.bytes != nullptr && op->destination_is_mapped && MovesAtOnce(*op)) {
     // Moved before anybody can touch the packets: they need not be copied.
@@ -262,9 +285,9 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   } else if (payload.bytes != nullptr) {
     payload.AppendTo(&op->bytes);
   } else {
-    has_source =
-        ResolvePieces(payload.segments, payload.segment_count, payload.offset, payload.length,
-                      {&op->source_pieces, &op->source_here, &op->source_is_mapped}, &source);
+    has_source = ResolvePieces(
+        payload.segments, payload.segment_count, payload.offset, payload.length,
+        {&op->source_pieces, &op->source_here, &op->source_is_mapped}, &source, &uses_nic_memory);
   }
   if (!has_source || !has_destination) {
     op->kind = DmaOp::Kind::kFailed;
@@ -279,10 +302,12 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
     op->destination = destination->process;
     HoldSession(op, 1, destination);
   }
+  if (uses_nic_memory && op->holds[1].session != nic_session_) HoldSession(op, 2, nic_session_);
 }
 
 void ProcessDma::ResolveAtomic(const DmaRequest& request, DmaOp* op) {
   DmaSession* destination = nullptr;
+  bool uses_nic_memory = false;
   op->length_bytes = sizeof(uint64_t);
   op->compare = request.compare;
   op->swap_or_add = request.swap_or_add;
@@ -292,7 +317,7 @@ void ProcessDma::ResolveAtomic(const DmaRequest& request, DmaOp* op) {
       !ResolvePieces(request.destination, request.destination_count, request.destination_offset,
                      sizeof(uint64_t),
                      {&op->destination_pieces, &op->destination_here, &op->destination_is_mapped},
-                     &destination) ||
+                     &destination, &uses_nic_memory) ||
       op->destination_pieces.size() != 1 || op->IsMixed()) {
     op->kind = DmaOp::Kind::kFailed;
     op->status = DmaStatus::kDestinationFault;

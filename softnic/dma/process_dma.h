@@ -105,7 +105,6 @@ class ProcessDma final : public DmaEngine {
   uint32_t slow_processes() const { return static_cast<uint32_t>(slow_.size()); }
 
  private:
-  static constexpr SessionId kNicSession = 0;
   static constexpr uint32_t kLanes = 64;  // one bit each in lane_mask_
   static constexpr uint32_t kStreakMax = 1u << 14;
   // What moves within Submit before results are taken: some microseconds, as a turn's copies by
@@ -145,13 +144,15 @@ class ProcessDma final : public DmaEngine {
   DmaSession* FindSession(SessionId session) const;
   const Region* FindRegion(transport::MemoryId region) const;
   Region* NewRegion(transport::MemoryId* out);
+  int AddNicRegion(const RegionSpec& spec, transport::MemoryId* out);
   struct PieceList {
     std::vector<iovec>* pieces;
     std::vector<bool>* here;
     bool* is_mapped;
   };
   bool ResolvePieces(const transport::DmaSegment* segments, uint32_t count, uint64_t offset,
-                     uint64_t length, const PieceList& out, DmaSession** session);
+                     uint64_t length, const PieceList& out, DmaSession** session,
+                     bool* uses_nic_memory);
   void ResolveCopy(const transport::DmaRequest& request, DmaOp* op);
   void ResolveAtomic(const transport::DmaRequest& request, DmaOp* op);
   DmaOp* NewOp();

@@ -371,9 +371,6 @@ TEST_F(NotYet, ReturnsTheDocumentedError) {
   parent.pd = a->pd;
   parent.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
   expect_null("allocators of a parent domain", ibv_alloc_parent_domain(a->context, &parent));
-  ibv_alloc_dm_attr dm = {};
-  dm.length = 64;
-  expect_null("ibv_alloc_dm", ibv_alloc_dm(a->context, &dm));
   ibv_xrcd_init_attr xrcd = {};
   xrcd.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
   xrcd.fd = -1;

@@ -29,6 +29,10 @@ inline uint32_t PayloadBytes(uint32_t op) {
       return sizeof(shm::RegMrRequest);
     case CommandOp::kReregMr:
       return sizeof(shm::ReregMrRequest);
+    case CommandOp::kAllocDm:
+      return sizeof(shm::AllocDmRequest);
+    case CommandOp::kRegDmMr:
+      return sizeof(shm::RegDmMrRequest);
     case CommandOp::kCreateCq:
       return sizeof(shm::CreateCqRequest);
     case CommandOp::kCreateSrq:
@@ -45,7 +49,7 @@ inline uint32_t PayloadBytes(uint32_t op) {
     case CommandOp::kDetachMcast:
       return sizeof(shm::McastRequest);
     default:
-      return sizeof(shm::HandleRequest);  // and PortRequest, ResizeCqRequest
+      return sizeof(shm::HandleRequest);  // and PortRequest, ImportMrRequest ...
   }
 }
 

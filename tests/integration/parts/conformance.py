@@ -5,7 +5,7 @@ from parts.gtests import run_gtest
 
 PROGRAMS = ["objects_test", "access_test", "rc_test", "errors_test", "cq_test", "srq_test",
             "datagram_test", "domain_test", "extended_post_test", "invalidate_test", "helpers_test",
-            "rereg_test"]
+            "rereg_test", "dm_test", "sharing_test"]
 
 
 def one(program):
