@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -18,6 +19,8 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 
 namespace {
+
+constexpr auto kImportPause = std::chrono::milliseconds(1);
 
 // One message into `data`, and the fd with it, if any, into `fd`. Bytes (more than `bytes` of one
 // that is longer), 0 at EOF, or -1 with errno.
@@ -43,7 +46,11 @@ ssize_t ReceiveWithFd(int socket, void* data, size_t bytes, UniqueFd* fd) {
 }  // namespace
 
 AttachedClient::AttachedClient(ControlServer* server, pid_t pid)
-    : server_(server), pid_(pid), watched_socket_(server->io()), pidfd_(server->io()) {}
+    : server_(server),
+      pid_(pid),
+      watched_socket_(server->io()),
+      pidfd_(server->io()),
+      import_pause_(server->io()) {}
 
 AttachedClient::~AttachedClient() = default;
 
@@ -145,7 +152,7 @@ void AttachedClient::Watch() {
         if (n == sizeof(hello) && hello.magic == shm::kAbiMagic &&
             hello.kind == static_cast<uint32_t>(shm::HelloKind::kImport)) {
           self->Import(std::move(socket), hello);
-          return self->Watch();
+          return self->WatchAfterPause();
         }
         self->End(n > 0 ? "it sent something it must not" : "it closed its socket");
       });
@@ -161,6 +168,14 @@ void AttachedClient::WatchProcess() {
                     });
 }
 
+// A flood of imports goes by the clock, as that of other connections.
+void AttachedClient::WatchAfterPause() {
+  import_pause_.expires_after(kImportPause);
+  import_pause_.async_wait([self = shared_from_this()](error_code error) {
+    if (!error && !self->is_ended_) self->Watch();
+  });
+}
+
 // Whoever holds the other end of `socket` may import: it had this session's socket to say so.
 void AttachedClient::Import(UniqueFd socket, const shm::Hello& hello) {
   int domain = 0, type = 0;
@@ -170,6 +185,13 @@ void AttachedClient::Import(UniqueFd socket, const shm::Hello& hello) {
       domain == AF_UNIX && getsockopt(socket.get(), SOL_SOCKET, SO_TYPE, &type, &bytes) == 0 &&
       type == SOCK_SEQPACKET;
   if (!is_end_of_pair) return;
+  // A socket to us is no end of a pair: its other end is ours.
+  ucred peer = {};
+  bytes = sizeof(peer);
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 ||
+      peer.pid == getpid()) {
+    return;
+  }
   server_->Attach(std::move(socket), hello, this);
 }
 

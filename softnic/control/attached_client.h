@@ -9,6 +9,7 @@
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <memory>
 #include <string>
 
@@ -36,6 +37,7 @@ class AttachedClient : public std::enable_shared_from_this<AttachedClient> {
   void OnAttached(const shm::Welcome& welcome);       // control
   void Watch();
   void Import(UniqueFd socket, const shm::Hello& hello);
+  void WatchAfterPause();
   void WatchProcess();
   bool IsHeld();
   void AbandonOnLeader();
@@ -47,6 +49,7 @@ class AttachedClient : public std::enable_shared_from_this<AttachedClient> {
   uint32_t nic_ = 0;
   boost::asio::posix::stream_descriptor watched_socket_;
   boost::asio::posix::stream_descriptor pidfd_;
+  boost::asio::steady_timer import_pause_;
   std::unique_ptr<ClientSession> session_;
   SessionId id_ = 0;          // 0 until attached
   bool is_attached_ = false;  // the leader has handed back
