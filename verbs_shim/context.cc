@@ -48,6 +48,10 @@ void SetOps(Context* context) {
   vctx.alloc_td = AllocTd;
   vctx.dealloc_td = DeallocTd;
   vctx.alloc_parent_domain = AllocParentDomain;
+  vctx.alloc_null_mr = AllocNullMr;
+  vctx.alloc_dm = AllocDm;
+  vctx.free_dm = FreeDm;
+  vctx.reg_dm_mr = RegDmMr;
 }
 
 // Attaches, starting the instance again if it ended since the device was listed. 0 or errno.
@@ -112,13 +116,16 @@ void AwaitAcks(pthread_mutex_t* mutex, pthread_cond_t* cond, const uint32_t* com
 VERBENA_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
   client::Session* session = nullptr;
   int error = OpenSession(*ToDevice(device), &session);
-  if (error != 0) return Fail<ibv_context>(error);
-  Context* context = NewContext(ToDevice(device), session);
+  return error == 0 ? OpenContext(ToDevice(device), session) : Fail<ibv_context>(error);
+}
+
+ibv_context* OpenContext(Device* device, client::Session* session) {
+  Context* context = NewContext(device, session);
   if (context == nullptr) {
     session->Close();
     return Fail<ibv_context>(ENOMEM);
   }
-  error = ExecuteEmpty(context, shm::CommandOp::kQueryDevice, &context->attr);
+  int error = ExecuteEmpty(context, shm::CommandOp::kQueryDevice, &context->attr);
   if (error != 0) {
     ibv_close_device(Base(context));
     return Fail<ibv_context>(error);
@@ -196,6 +203,7 @@ int QueryDeviceEx(ibv_context* base, const ibv_query_device_ex_input* input,
                              reply.rate_limit_qpts};
   full.cq_mod_caps.max_cq_count = static_cast<uint16_t>(reply.max_cq_moderation_count);
   full.cq_mod_caps.max_cq_period = static_cast<uint16_t>(reply.max_cq_moderation_period_us);
+  full.max_dm_size = reply.max_dm_size;
   memset(static_cast<void*>(attr), 0, attr_bytes);
   memcpy(static_cast<void*>(attr), &full, attr_bytes < sizeof(full) ? attr_bytes : sizeof(full));
   return 0;

@@ -59,6 +59,15 @@ Device* FindOrAddDevice(const shm::NicInfo& nic) {
   return device;
 }
 
+}  // namespace
+
+Device* DeviceOf(const shm::NicInfo& nic) {
+  MutexGuard guard(g_devices_mutex);
+  return FindOrAddDevice(nic);
+}
+
+namespace {
+
 // 0, or errno. No instance, and none to be started, is an empty list and no error.
 int ListNics(std::vector<shm::NicInfo>* nics) {
   bool may_start = client::AutostartAllowed();

@@ -1,4 +1,6 @@
 // Memory regions, and buffers the library allocates.
+#include "verbs_shim/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -46,9 +48,49 @@ int ChooseBackend(const shm::Welcome& welcome, uint32_t* backend) {
   return (welcome.dma_backends & *backend) != 0 ? 0 : EOPNOTSUPP;
 }
 
-int RegisterRegion(Context* context, client::Registration* registration, shm::RegMrRequest* request,
-                   shm::RegMrReply* reply) {
+ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wanted) {
+  Context* context = ToContext(pd->context);
   client::NoCancel no_cancel;
+  auto* mr = new (std::nothrow) Mr();
+  auto* registration = new (std::nothrow) client::Registration();
+  if (mr == nullptr || registration == nullptr) {
+    delete mr;
+    delete registration;
+    return Fail<ibv_mr>(ENOMEM);
+  }
+  shm::RegMrRequest request = {};
+  request.pd = pd->handle;
+  request.access = wanted;
+  request.addr = reinterpret_cast<uint64_t>(addr);
+  request.length = length;
+  request.iova = iova;
+  shm::RegMrReply reply = {};
+  int error = PrepareRegion(context, registration, &request);
+  if (error == 0) error = Execute(context, shm::CommandOp::kRegMr, request, &reply);
+  if (error != 0) {
+    delete mr;
+    delete registration;
+    Debug("registering %zu bytes at %p, access 0x%x: %s", length, addr, wanted, strerror(error));
+    return Fail<ibv_mr>(error);
+  }
+  mr->base.context = pd->context;
+  mr->base.pd = pd;
+  mr->base.addr = addr;
+  mr->base.length = length;
+  mr->base.handle = reply.mr;
+  mr->base.lkey = reply.lkey;
+  mr->base.rkey = reply.rkey;
+  mr->kind = MrKind::kProcess;
+  mr->access = wanted;
+  mr->registration = registration;
+  Use(pd);
+  return &mr->base;
+}
+
+}  // namespace
+
+int PrepareRegion(Context* context, client::Registration* registration,
+                  shm::RegMrRequest* request) {
   int error = CheckAccess(request->access);
   if (error != 0) return error;
   if (request->length == 0 || request->addr + request->length < request->addr) return EINVAL;
@@ -66,40 +108,8 @@ int RegisterRegion(Context* context, client::Registration* registration, shm::Re
   bool write = (request->access & access::kLocalWrite) != 0;
   error = client::PopulateForRegistration(reinterpret_cast<void*>(request->addr), request->length,
                                           write);
-  if (error == 0) error = sharing_error;  // memory that is not there is what to say first
-  if (error != 0) return error;
-  return Execute(context, shm::CommandOp::kRegMr, *request, reply);
+  return error == 0 ? sharing_error : error;  // memory that is not there is what to say first
 }
-
-ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wanted) {
-  Context* context = ToContext(pd->context);
-  auto* mr = new (std::nothrow) Mr();
-  if (mr == nullptr) return Fail<ibv_mr>(ENOMEM);
-  shm::RegMrRequest request = {};
-  request.pd = pd->handle;
-  request.access = wanted;
-  request.addr = reinterpret_cast<uint64_t>(addr);
-  request.length = length;
-  request.iova = iova;
-  shm::RegMrReply reply = {};
-  int error = RegisterRegion(context, &mr->registration, &request, &reply);
-  if (error != 0) {
-    delete mr;
-    Debug("registering %zu bytes at %p, access 0x%x: %s", length, addr, wanted, strerror(error));
-    return Fail<ibv_mr>(error);
-  }
-  mr->base.context = pd->context;
-  mr->base.pd = pd;
-  mr->base.addr = addr;
-  mr->base.length = length;
-  mr->base.handle = reply.mr;
-  mr->base.lkey = reply.lkey;
-  mr->base.rkey = reply.rkey;
-  Use(pd);
-  return &mr->base;
-}
-
-}  // namespace
 
 // Errors: EFAULT: not mapped, or not writable though LOCAL_WRITE is asked; EINVAL: remote write or
 // atomic without local write, an unknown right, no bytes, or the range wraps; EOPNOTSUPP: a right
@@ -121,6 +131,7 @@ VERBENA_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
   int error = ExecuteDestroy(ToContext(mr->context), shm::CommandOp::kDeregMr, mr->handle);
   if (error != 0) return error;
   Unuse(mr->pd);
+  delete ToMr(mr)->registration;
   delete ToMr(mr);
   return 0;
 }

@@ -84,9 +84,20 @@ struct EntryBuffer {
   uint64_t type;
 };
 
+enum class MrKind : uint8_t { kProcess, kNull, kDm, kImported };
+
 struct Mr {
-  ibv_mr base;
-  client::Registration registration;
+  ibv_mr base;  // must be first
+  MrKind kind;
+  uint32_t access;
+  client::Registration* registration;  // kProcess
+};
+
+struct Dm {
+  ibv_dm base;  // must be first
+  uint8_t* data;  // mapped
+  uint64_t mapped_bytes;
+  uint64_t length;
 };
 
 struct Mw {
@@ -183,6 +194,7 @@ inline Pd* ToPd(ibv_pd* pd) { return reinterpret_cast<Pd*>(pd); }
 inline Td* ToTd(ibv_td* td) { return reinterpret_cast<Td*>(td); }
 inline Mr* ToMr(ibv_mr* mr) { return reinterpret_cast<Mr*>(mr); }
 inline Mw* ToMw(ibv_mw* mw) { return reinterpret_cast<Mw*>(mw); }
+inline Dm* ToDm(ibv_dm* dm) { return reinterpret_cast<Dm*>(dm); }
 inline Ah* ToAh(ibv_ah* ah) { return reinterpret_cast<Ah*>(ah); }
 inline Channel* ToChannel(ibv_comp_channel* channel) { return reinterpret_cast<Channel*>(channel); }
 inline Cq* ToCq(ibv_cq* cq) { return reinterpret_cast<Cq*>(cq); }
@@ -245,6 +257,13 @@ inline bool HasThreadDomain(ibv_pd* pd) { return pd != nullptr && ToPd(pd)->td !
 
 // --- between the files of the shim -------------------------------------------------------------
 
+// The device of `nic`, the same pointer each time; nullptr: no memory.
+Device* DeviceOf(const shm::NicInfo& nic);
+// Takes the session. nullptr with errno.
+ibv_context* OpenContext(Device* device, client::Session* session);
+// Device memory whose fd is on its way. nullptr with errno.
+ibv_dm* MapDm(ibv_context* context, const shm::DmReply& reply);
+void UnmapDm(Dm* dm);
 void FillDeviceAttr(const shm::QueryDeviceReply& reply, ibv_device_attr* attr);
 int QueryPort(Context* context, uint32_t port, PortAttrV64* out);
 // 0, ENODATA for an empty entry, EINVAL beyond the table, or EIO.
@@ -274,6 +293,10 @@ int QueryRtValues(ibv_context* context, ibv_values_ex* values);
 ibv_cq_ex* CreateCqEx(ibv_context* context, ibv_cq_init_attr_ex* attr);
 ibv_qp* CreateQpEx(ibv_context* context, ibv_qp_init_attr_ex* attr);
 ibv_srq* CreateSrqEx(ibv_context* context, ibv_srq_init_attr_ex* attr);
+ibv_mr* AllocNullMr(ibv_pd* pd);
+ibv_dm* AllocDm(ibv_context* context, ibv_alloc_dm_attr* attr);
+int FreeDm(ibv_dm* dm);
+ibv_mr* RegDmMr(ibv_pd* pd, ibv_dm* dm, uint64_t dm_offset, size_t length, unsigned int wanted);
 ibv_td* AllocTd(ibv_context* context, ibv_td_init_attr* attr);
 int DeallocTd(ibv_td* td);
 ibv_pd* AllocParentDomain(ibv_context* context, ibv_parent_domain_init_attr* attr);

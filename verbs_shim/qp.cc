@@ -290,6 +290,13 @@ VERBENA_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
   return ToQp(qp)->is_extended ? &ToQp(qp)->ex.ex : nullptr;
 }
 
+// Completions of a QP that was reset are nobody's, as with drivers of hardware.
+static void DropCompletions(Cq* cq, shm::Handle qp) {
+  if (cq == nullptr) return;
+  SpinGuard guard(cq->lock);
+  cq->ring.Remove([qp](const shm::Cqe& cqe) { return cqe.qp_handle == qp; });
+}
+
 // Errors: EINVAL: a transition, mask or value that the specification does not allow; ENOMEM.
 VERBENA_EXPORT int ibv_modify_qp(ibv_qp* base, ibv_qp_attr* attr, int attr_mask) {
   Qp* qp = ToQp(base);
@@ -306,6 +313,8 @@ VERBENA_EXPORT int ibv_modify_qp(ibv_qp* base, ibv_qp_attr* attr, int attr_mask)
   }
   if ((mask & IBV_QP_STATE) != 0) {
     if (reply.state == IBV_QPS_RESET) {
+      DropCompletions(ToCq(base->recv_cq), base->handle);
+      if (base->send_cq != base->recv_cq) DropCompletions(ToCq(base->send_cq), base->handle);
       ResetQueue(&qp->sq);
       if (qp->has_rq) ResetQueue(&qp->rq);
     }

@@ -2,22 +2,9 @@
 #include "verbs_shim/objects.h"
 
 namespace verbena::verbs {
-// ibv_rereg_mr(3): -1 means the old region is still valid.
-VERBENA_EXPORT int ibv_rereg_mr(ibv_mr*, int, ibv_pd*, void*, size_t, int) {
-  errno = EOPNOTSUPP;
-  return IBV_REREG_MR_ERR_INPUT;
-}
 VERBENA_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, int, int) {
   return Fail<ibv_mr>(EOPNOTSUPP);
 }
-
-VERBENA_EXPORT ibv_context* ibv_import_device(int) { return Fail<ibv_context>(EOPNOTSUPP); }
-VERBENA_EXPORT ibv_pd* ibv_import_pd(ibv_context*, uint32_t) { return Fail<ibv_pd>(EOPNOTSUPP); }
-VERBENA_EXPORT ibv_mr* ibv_import_mr(ibv_pd*, uint32_t) { return Fail<ibv_mr>(EOPNOTSUPP); }
-VERBENA_EXPORT ibv_dm* ibv_import_dm(ibv_context*, uint32_t) { return Fail<ibv_dm>(EOPNOTSUPP); }
-VERBENA_EXPORT void ibv_unimport_pd(ibv_pd*) {}
-VERBENA_EXPORT void ibv_unimport_mr(ibv_mr*) {}
-VERBENA_EXPORT void ibv_unimport_dm(ibv_dm*) {}
 
 // A zero vendor id asks for nothing and is refused the same way, with errno set as well.
 VERBENA_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece* ece) {

@@ -34,6 +34,16 @@ class Session {
   // instance.h does); EPROTO: another version answers; ENODEV: no such NIC; ETIMEDOUT; ENOMEM.
   static int Open(int socket_fd, uint32_t nic, Session** out);
 
+  // Joins the context of the session whose cmd_fd this is a duplicate of, in whatever process that
+  // is. The session owns `cmd_fd` from its success on; after a failure it is the caller's.
+  // Errors: EINVAL: no session's socket; ENODEV: that session's daemon or context is gone; and
+  // those of Open.
+  static int Import(int cmd_fd, Session** out);
+
+  // This session; in a forked child one of the child's own in the same context, opened on first
+  // use, for what it may do there as any importer. nullptr, with errno as of Import.
+  Session* ForThisProcess();
+
   // Ends the session (this process's copy of it, in a forked child) and deletes the object. No
   // other thread may use it any more. Fds from TakeChannelFd stay open: they are the application's.
   void Close();
@@ -74,6 +84,10 @@ class Session {
   // fd. -1 if it never came (errno = EIO).
   int TakeChannelFd(shm::Handle channel);
 
+  // The fd of a device memory, after the command that gave its handle returned. The caller owns the
+  // fd. -1 if it never came (errno = EIO).
+  int TakeMemoryFd(shm::Handle dm, uint64_t* bytes);
+
   // The payload file that this process shares with the daemon, opened on first use; see payload.h.
   // Errors: EOPNOTSUPP: the daemon has none to give; EMFILE; ENOMEM; EIO.
   int OpenPayload(PayloadFile** out);
@@ -81,8 +95,8 @@ class Session {
   // AsyncEventMessage per message; EOF means IBV_EVENT_DEVICE_FATAL. Owned by the session.
   int async_fd() const { return async_fd_; }
   // ibv_context.cmd_fd: its open file identifies the session. It carries no replies; nobody but the
-  // session reads it. Owned by the session.
-  int cmd_fd() const { return socket_fd_; }
+  // session reads it. Of an imported context the fd it was imported by. Owned by the session.
+  int cmd_fd() const { return imported_fd_ >= 0 ? imported_fd_ : socket_fd_; }
 
   // False once the daemon is gone or going down, and in a forked child; it never turns true again.
   // Costs one poll(2) while alive.
@@ -129,8 +143,10 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  int Attach(uint32_t nic);
-  int SendHello(uint32_t nic);
+  // `passed_fd`: the end of a socket pair by which to import through imported_fd_, or -1.
+  static Session* New(int socket_fd);
+  int Attach(uint32_t nic, int passed_fd);
+  int SendHello(uint32_t nic, int passed_fd);
   int ReceiveWelcome(int (&fds)[shm::kWelcomeFds]);
   int MapWelcome(int (&fds)[shm::kWelcomeFds]);
 
@@ -157,6 +173,8 @@ class Session {
   const shm::StatusPage* status_ = nullptr;
   int doorbell_fd_ = -1;
   int socket_fd_ = -1;
+  int imported_fd_ = -1;
+  std::atomic<Session*> child_session_{nullptr};
   int async_fd_ = -1;
   // Counts the forks between the first process and this one.
   static std::atomic<uint32_t> process_fork_generation_;

@@ -1,8 +1,10 @@
 // Opening and closing sessions, and what arrives on the attach socket.
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -76,15 +78,50 @@ ssize_t ReceiveWithFds(int socket_fd, void* data, size_t bytes, int* fds, size_t
   return received;
 }
 
+// `fd` may be -1: none.
+ssize_t SendWithFd(int socket_fd, const void* data, size_t bytes, int fd) {
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  iovec part = {const_cast<void*>(data), bytes};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  }
+  return sendmsg(socket_fd, &message, MSG_NOSIGNAL);
+}
+
+// Connected to an instance's socket, as far as can be told without sending anything.
+bool IsSessionSocket(int fd) {
+  int type = 0;
+  socklen_t bytes = sizeof(type);
+  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) != 0 || type != SOCK_SEQPACKET) {
+    return false;
+  }
+  sockaddr_un peer = {};
+  bytes = sizeof(peer);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0) return false;
+  const size_t path_bytes = strnlen(peer.sun_path, sizeof(peer.sun_path));
+  constexpr char kName[] = "/sock";
+  constexpr size_t kNameBytes = sizeof(kName) - 1;
+  return peer.sun_family == AF_UNIX && path_bytes >= kNameBytes &&
+         std::memcmp(peer.sun_path + path_bytes - kNameBytes, kName, kNameBytes) == 0;
+}
+
 }  // namespace
 
-int Session::Open(int socket_fd, uint32_t nic, Session** out) {
-  NoCancel no_cancel;
-  *out = nullptr;
+// Takes the fd. nullptr: no memory.
+Session* Session::New(int socket_fd) {
   auto* session = new (std::nothrow) Session();
   if (session == nullptr) {
     close(socket_fd);
-    return ENOMEM;
+    return nullptr;
   }
   session->socket_fd_ = socket_fd;
   session->owner_pid_ = getpid();
@@ -97,7 +134,15 @@ int Session::Open(int socket_fd, uint32_t nic, Session** out) {
     session->next_session_ = sessions;
     sessions = session;
   }
-  int error = session->Attach(nic);
+  return session;
+}
+
+int Session::Open(int socket_fd, uint32_t nic, Session** out) {
+  NoCancel no_cancel;
+  *out = nullptr;
+  Session* session = New(socket_fd);
+  if (session == nullptr) return ENOMEM;
+  int error = session->Attach(nic, -1);
   if (error != 0) {
     session->Close();
     return error;
@@ -106,9 +151,55 @@ int Session::Open(int socket_fd, uint32_t nic, Session** out) {
   return 0;
 }
 
-int Session::Attach(uint32_t nic) {
-  AllowTracer(socket_fd_);
-  int error = SendHello(nic);
+int Session::Import(int cmd_fd, Session** out) {
+  NoCancel no_cancel;
+  *out = nullptr;
+  if (!IsSessionSocket(cmd_fd)) return EINVAL;
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return errno;
+  Session* session = New(ends[0]);
+  if (session == nullptr) {
+    close(ends[1]);
+    return ENOMEM;
+  }
+  session->imported_fd_ = cmd_fd;
+  int error = session->Attach(0, ends[1]);
+  if (error != 0) {
+    session->imported_fd_ = -1;
+    session->Close();
+    return error == ECONNRESET ? ENODEV : error;
+  }
+  *out = session;
+  return 0;
+}
+
+Session* Session::ForThisProcess() {
+  if (!IsForkedCopy()) return this;
+  Session* known = child_session_.load(std::memory_order_acquire);
+  if (known == nullptr) {
+    NoCancel no_cancel;
+    int fd = fcntl(cmd_fd(), F_DUPFD_CLOEXEC, 0);
+    Session* opened = nullptr;
+    int error = fd < 0 ? errno : Import(fd, &opened);
+    if (error != 0) {
+      CloseFd(&fd);
+      errno = error;
+      return nullptr;
+    }
+    if (child_session_.compare_exchange_strong(known, opened, std::memory_order_acq_rel)) {
+      known = opened;
+    } else {
+      opened->Close();
+    }
+  }
+  return known->ForThisProcess();  // it may be a copy itself
+}
+
+int Session::Attach(uint32_t nic, int passed_fd) {
+  AllowTracer(cmd_fd());
+  int error = SendHello(nic, passed_fd);
+  // The daemon's end now; if it does not take it, ours reads EOF.
+  CloseFd(&passed_fd);
   if (error != 0) return error;
   int fds[shm::kWelcomeFds];
   error = ReceiveWelcome(fds);
@@ -117,7 +208,7 @@ int Session::Attach(uint32_t nic) {
   return error;
 }
 
-int Session::SendHello(uint32_t nic) {
+int Session::SendHello(uint32_t nic, int passed_fd) {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   // Differs between processes and moments, so that the daemon can't mistake another's memory for
@@ -128,7 +219,8 @@ int Session::SendHello(uint32_t nic) {
   shm::Hello hello = {};
   hello.magic = shm::kAbiMagic;
   hello.abi_version = shm::kAbiVersion;
-  hello.kind = static_cast<uint32_t>(shm::HelloKind::kAttach);
+  hello.kind =
+      static_cast<uint32_t>(passed_fd >= 0 ? shm::HelloKind::kImport : shm::HelloKind::kAttach);
   hello.nic = nic;
   hello.pid = static_cast<uint32_t>(owner_pid_);
   hello.probe_addr = reinterpret_cast<uintptr_t>(&probe_);
@@ -136,7 +228,7 @@ int Session::SendHello(uint32_t nic) {
   std::strncpy(hello.program, program_invocation_short_name, sizeof(hello.program) - 1);
   ssize_t sent;
   do {
-    sent = send(socket_fd_, &hello, sizeof(hello), MSG_NOSIGNAL);
+    sent = SendWithFd(cmd_fd(), &hello, sizeof(hello), passed_fd);
   } while (sent < 0 && errno == EINTR);
   if (sent == static_cast<ssize_t>(sizeof(hello))) return 0;
   if (sent >= 0) return EPROTO;
@@ -187,9 +279,11 @@ void Session::Close() {
     while (*link != nullptr && *link != this) link = &(*link)->next_session_;
     if (*link == this) *link = next_session_;
   }
+  if (Session* of_child = child_session_.load(std::memory_order_acquire)) of_child->Close();
   if (payload_ != nullptr) internal::ReleasePayload(payload_);
   // No shutdown(): as on hardware, a context dies with the last process that holds its cmd_fd.
   CloseFd(&socket_fd_);
+  CloseFd(&imported_fd_);
   CloseFd(&async_fd_);
   CloseFd(&doorbell_fd_);
   if (control_ != nullptr) munmap(control_, welcome_.control_area_bytes);
@@ -264,6 +358,19 @@ int Session::TakeChannelFd(shm::Handle channel) {
     ScopedLock lock(&fd_lock_);
     shm::FdMessage message;
     int fd = AwaitFd(shm::FdKind::kChannel, channel, &message);
+    if (fd >= 0) return fd;
+  }
+  errno = EIO;
+  return -1;
+}
+
+int Session::TakeMemoryFd(shm::Handle dm, uint64_t* bytes) {
+  NoCancel no_cancel;
+  if (!IsForkedCopy()) {
+    ScopedLock lock(&fd_lock_);
+    shm::FdMessage message;
+    int fd = AwaitFd(shm::FdKind::kDeviceMemory, dm, &message);
+    *bytes = message.bytes;
     if (fd >= 0) return fd;
   }
   errno = EIO;

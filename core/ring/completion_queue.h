@@ -2,7 +2,9 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "core/ring/ring_memory.h"
 #include "core/shm/layout.h"
@@ -133,6 +135,22 @@ class CqConsumer {
     is_any_armed_ = any;
     armed_at_ = consumer_index_;
     while (any && armed_at_ - consumer_index_ < entries_ && IsWritten(armed_at_)) ++armed_at_;
+  }
+  // Takes out the entries that `drop` names; the others stay in their order. What the NIC writes
+  // meanwhile is not looked at.
+  template <typename Drop>
+  void Remove(Drop drop) {
+    uint32_t end = consumer_index_;
+    while (end - consumer_index_ < entries_ && IsWritten(end)) ++end;
+    uint32_t to = end;
+    for (uint32_t i = end; i-- != consumer_index_;) {
+      if (drop(*Entry(i)) || --to == i) continue;
+      // The valid word is that of the place.
+      std::memcpy(static_cast<void*>(at_ + (to & (entries_ - 1))), Entry(i),
+                  offsetof(shm::Cqe, valid));
+    }
+    consumer_index_ = to;
+    Publish();
   }
   // Continues on new memory after ibv_resize_cq.
   void MoveTo(RingMemory memory, uint32_t entries, void* at = nullptr) {

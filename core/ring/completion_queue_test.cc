@@ -266,5 +266,32 @@ TEST(CompletionQueue, NoWakeUpIsLost) {
   EXPECT_EQ(next, kValues);
 }
 
+TEST(CompletionQueue, EntriesTakenOutLeaveTheOthersInOrder) {
+  for (uint32_t start : kStarts) {
+    Cq cq(8, start);
+    for (uint64_t id = 0; id < 8; ++id) ASSERT_TRUE(cq.Push(id));
+    cq.consumer.Remove([](const shm::Cqe& cqe) { return cqe.wr_id % 3 == 0; });
+    for (uint64_t id : {1, 2, 4}) {
+      const shm::Cqe* cqe = cq.consumer.Peek();
+      ASSERT_NE(cqe, nullptr);
+      EXPECT_EQ(cqe->wr_id, id);
+      cq.consumer.Consume();
+    }
+    cq.consumer.Publish();
+    // Room for what was taken out and what was polled, and no more.
+    for (uint64_t id = 8; id < 14; ++id) EXPECT_TRUE(cq.Push(id));
+    EXPECT_FALSE(cq.Push(14));
+    cq.consumer.Remove([](const shm::Cqe& cqe) { return cqe.wr_id != 7; });
+    ASSERT_NE(cq.consumer.Peek(), nullptr);
+    EXPECT_EQ(cq.consumer.Peek()->wr_id, 7u);
+    cq.consumer.Consume();
+    EXPECT_EQ(cq.consumer.Peek(), nullptr);
+    cq.consumer.Publish();
+    EXPECT_TRUE(cq.Push(15));
+    ASSERT_NE(cq.consumer.Peek(), nullptr);
+    EXPECT_EQ(cq.consumer.Peek()->wr_id, 15u);
+  }
+}
+
 }  // namespace
 }  // namespace verbena

@@ -2,6 +2,10 @@
 //
 // One connection is one session, and one session is one ibv_context. After Hello/Welcome the socket
 // carries only fds from daemon to client (FdMessage with SCM_RIGHTS); its closing ends the session.
+//
+// Who has a duplicate of a session's socket may join its context: it makes a socket pair, sends
+// Hello (kImport) with one end of it through the duplicate, and has a session of its own at the
+// other end. Sessions of one context share its PDs, MRs and device memory, and their handles.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +18,7 @@ enum class HelloKind : uint32_t {
   kAttach = 1,  // open a device: Welcome with fds
   kList = 2,    // list NICs: one ListReply
   kAdmin = 3,   // then one JSON request line, one JSON reply (may span messages), for the CLI
+  kImport = 4,  // through a session's socket, with an end of a socket pair: see above
 };
 
 struct Hello {
@@ -66,9 +71,10 @@ struct Welcome {
 };
 
 enum class FdKind : uint32_t {
-  kArena = 1,    // a queue arena: map `bytes` MAP_SHARED read-write
-  kChannel = 2,  // read end of a completion channel
-  kPayload = 3,  // a payload file: map its pages over those of memory to be registered
+  kArena = 1,         // a queue arena: map `bytes` MAP_SHARED read-write
+  kChannel = 2,       // read end of a completion channel
+  kPayload = 3,       // a payload file: map its pages over those of memory to be registered
+  kDeviceMemory = 4,  // map `bytes` MAP_SHARED read-write
 };
 
 // A payload file is a memfd, sealed at this size. Slot k begins at k * kPayloadSlotBytes; each
@@ -81,7 +87,7 @@ inline constexpr uint32_t kPayloadSlots = kPayloadFileBytes / kPayloadSlotBytes;
 // Daemon → client, with one fd.
 struct FdMessage {
   uint32_t kind;  // FdKind
-  uint32_t id;    // arena id, or channel handle
+  uint32_t id;    // arena id, or handle of the channel or device memory
   uint64_t bytes;
 };
 

@@ -11,6 +11,8 @@ const char* CommandOpName(CommandOp op) {
       "QUERY_QP",    "DESTROY_QP",   "CREATE_AH",      "DESTROY_AH",      "ATTACH_MCAST",
       "DETACH_MCAST", "OPEN_PAYLOAD", "ALLOC_TD",      "DEALLOC_TD",       "MODIFY_CQ",
       "ALLOC_MW",    "DEALLOC_MW",
+      "REREG_MR",    "ALLOC_NULL_MR", "ALLOC_DM",      "FREE_DM",         "REG_DM_MR",
+      "IMPORT_PD",   "IMPORT_MR",    "IMPORT_DM",
   };
   static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<size_t>(CommandOp::kCount));
   auto i = static_cast<size_t>(op);

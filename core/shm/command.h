@@ -52,6 +52,14 @@ enum class CommandOp : uint32_t {
   kModifyCq,
   kAllocMw,
   kDeallocMw,
+  kReregMr,
+  kAllocNullMr,
+  kAllocDm,
+  kFreeDm,
+  kRegDmMr,
+  kImportPd,
+  kImportMr,
+  kImportDm,
   kCount,
 };
 const char* CommandOpName(CommandOp op);
@@ -135,6 +143,7 @@ struct QueryDeviceReply {
   uint32_t qp_rate_limit_min_kbps, qp_rate_limit_max_kbps;
   uint32_t rate_limit_qpts;  // bits 1 << enum ibv_qp_type
   uint32_t reserved;
+  uint64_t max_dm_size;
 };
 
 struct PortRequest {
@@ -222,6 +231,48 @@ struct AllocMwRequest {
 struct AllocMwReply {
   Handle mw;
   uint32_t rkey;  // until it is bound, a key to nothing
+};
+
+};
+
+// Values equal enum ibv_rereg_mr_flags.
+inline constexpr uint32_t kReregTranslation = 1u << 0;
+inline constexpr uint32_t kReregPd = 1u << 1;
+inline constexpr uint32_t kReregAccess = 1u << 2;
+inline constexpr uint32_t kReregKnown = kReregTranslation | kReregPd | kReregAccess;
+struct ReregMrRequest {
+  Handle mr;
+  uint32_t changes;
+  RegMrRequest region;  // of it only what changes is looked at; iova is not
+};
+
+// The fd of a device memory (kDeviceMemory, id = handle) is on its way when these complete.
+struct AllocDmRequest {
+  uint64_t length;
+  uint32_t log_align;
+  uint32_t reserved;
+};
+struct DmReply {
+  Handle dm;
+  uint32_t reserved;
+  uint64_t length;
+};
+struct RegDmMrRequest {
+  Handle pd;
+  Handle dm;
+  uint64_t offset;
+  uint64_t length;
+  uint32_t access;
+  uint32_t reserved;
+};
+struct ImportMrRequest {
+  Handle pd;
+  Handle mr;
+};
+struct ImportMrReply {
+  uint32_t lkey;
+  uint32_t rkey;
+  uint64_t length;
 };
 
 // The channel's fd arrives on the attach socket (kFdChannel, id = handle) before the completion.
@@ -380,5 +431,6 @@ static_assert(sizeof(QueryGidTableReply) <= kCommandPayloadBytes);
 static_assert(sizeof(ModifyQpRequest) <= kCommandPayloadBytes);
 static_assert(sizeof(CreateQpReply) <= kCommandPayloadBytes);
 static_assert(sizeof(RegMrRequest) <= kCommandPayloadBytes);
+static_assert(sizeof(ReregMrRequest) <= kCommandPayloadBytes);
 
 }  // namespace verbena::shm

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -17,12 +18,45 @@ namespace verbena::softnic {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
+namespace {
+
+constexpr auto kImportPause = std::chrono::milliseconds(1);
+
+// One message into `data`, and the fd with it, if any, into `fd`. Bytes (more than `bytes` of one
+// that is longer), 0 at EOF, or -1 with errno.
+ssize_t ReceiveWithFd(int socket, void* data, size_t bytes, UniqueFd* fd) {
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  iovec part = {data, bytes};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  ssize_t n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
+  const cmsghdr* header = n < 0 ? nullptr : CMSG_FIRSTHDR(&message);
+  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+      header->cmsg_len == CMSG_LEN(sizeof(int))) {
+    int received;
+    std::memcpy(&received, CMSG_DATA(header), sizeof(received));
+    fd->Reset(received);
+  }
+  return n;
+}
+
+}  // namespace
+
 AttachedClient::AttachedClient(ControlServer* server, pid_t pid)
-    : server_(server), pid_(pid), watched_socket_(server->io()), pidfd_(server->io()) {}
+    : server_(server),
+      pid_(pid),
+      watched_socket_(server->io()),
+      pidfd_(server->io()),
+      import_pause_(server->io()) {}
 
 AttachedClient::~AttachedClient() = default;
 
-int AttachedClient::Start(UniqueFd socket, const shm::Hello& hello) {
+int AttachedClient::Start(UniqueFd socket, const shm::Hello& hello, const AttachedClient* joins) {
+  if (joins != nullptr && joins->id_ == 0) return ENODEV;
+  nic_ = joins != nullptr ? joins->nic_ : hello.nic;
   program_.assign(hello.program, strnlen(hello.program, sizeof(hello.program)));
   UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   if (!pidfd.IsValid()) return errno;
@@ -42,28 +76,28 @@ int AttachedClient::Start(UniqueFd socket, const shm::Hello& hello) {
   if (error != 0) return error;
   watched_socket_.assign(watched.Release());
   pidfd_.assign(pidfd.Release());
-  OpenOnLeader(hello);
+  OpenOnLeader(hello, joins != nullptr ? joins->id_ : 0);
   Watch();
   WatchProcess();
   return 0;
 }
 
-void AttachedClient::OpenOnLeader(const shm::Hello& hello) {
-  server_->shard()->Post([self = shared_from_this(), hello]() mutable {
+void AttachedClient::OpenOnLeader(const shm::Hello& hello, SessionId joins) {
+  server_->shard()->Post([self = shared_from_this(), hello, joins]() mutable {
     ControlServer* server = self->server_;
     std::vector<shm::NicInfo> nics = server->device()->ListNics();
     shm::Welcome welcome = {};
     welcome.magic = shm::kAbiMagic;
     welcome.abi_version = shm::kAbiVersion;
-    if (hello.nic < nics.size()) {
-      welcome.session = server->device()->OpenSession(hello.nic, self->program_, self->pid_,
-                                                      self->session_.get());
+    if (self->nic_ < nics.size()) {
+      welcome.session = server->device()->OpenSession(self->nic_, self->program_, self->pid_,
+                                                      self->session_.get(), joins);
     }
     if (welcome.session == 0) {
       welcome.error = ENODEV;
       return HandBack(std::move(self), welcome);
     }
-    welcome.nic = nics[hello.nic];
+    welcome.nic = nics[self->nic_];
     self->session_->port().id = welcome.session;
     server->dma()->AttachSession(welcome.session, self->pid_);
     // On the copy path, because touching the client's memory may hang.
@@ -105,14 +139,21 @@ void AttachedClient::OnAttached(const shm::Welcome& welcome) {
                        std::to_string(pid_) + ")");
 }
 
-// The client sends nothing after Hello: a readable socket is its end.
+// All that comes after Hello are those of who imports the context; else it is the client's end.
 void AttachedClient::Watch() {
   watched_socket_.async_wait(
       asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](error_code error) {
         if (error || self->is_ended_) return;
-        char byte;
-        ssize_t n = recv(self->watched_socket_.native_handle(), &byte, 1, MSG_DONTWAIT);
+        shm::Hello hello = {};
+        UniqueFd socket;
+        ssize_t n =
+            ReceiveWithFd(self->watched_socket_.native_handle(), &hello, sizeof(hello), &socket);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) return self->Watch();
+        if (n == sizeof(hello) && hello.magic == shm::kAbiMagic &&
+            hello.kind == static_cast<uint32_t>(shm::HelloKind::kImport)) {
+          self->Import(std::move(socket), hello);
+          return self->WatchAfterPause();
+        }
         self->End(n > 0 ? "it sent something it must not" : "it closed its socket");
       });
 }
@@ -122,8 +163,57 @@ void AttachedClient::WatchProcess() {
                     [self = shared_from_this()](error_code error) {
                       if (error || self->is_ended_) return;
                       self->is_process_dead_ = true;
-                      self->End("its process ended");
+                      if (!self->IsHeld()) return self->End("its process ended");
+                      self->AbandonOnLeader();
                     });
+}
+
+// A flood of imports goes by the clock, as that of other connections.
+void AttachedClient::WatchAfterPause() {
+  import_pause_.expires_after(kImportPause);
+  import_pause_.async_wait([self = shared_from_this()](error_code error) {
+    if (!error && !self->is_ended_) self->Watch();
+  });
+}
+
+// Whoever holds the other end of `socket` may import: it had this session's socket to say so.
+void AttachedClient::Import(UniqueFd socket, const shm::Hello& hello) {
+  int domain = 0, type = 0;
+  socklen_t bytes = sizeof(domain);
+  const bool is_end_of_pair =
+      socket.IsValid() && getsockopt(socket.get(), SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 &&
+      domain == AF_UNIX && getsockopt(socket.get(), SOL_SOCKET, SO_TYPE, &type, &bytes) == 0 &&
+      type == SOCK_SEQPACKET;
+  if (!is_end_of_pair) return;
+  // A socket to us is no end of a pair: its other end is ours.
+  ucred peer = {};
+  bytes = sizeof(peer);
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 ||
+      peer.pid == getpid()) {
+    return;
+  }
+  server_->Attach(std::move(socket), hello, this);
+}
+
+// Whether a process that lives has the client's end of the socket.
+bool AttachedClient::IsHeld() {
+  if (!is_attached_ || !watched_socket_.is_open()) return false;
+  pollfd end = {watched_socket_.native_handle(), POLLRDHUP, 0};
+  return poll(&end, 1, 0) == 0;
+}
+
+void AttachedClient::AbandonOnLeader() {
+  server_->log().Debug("session " + std::to_string(id_) + " of " + program_ +
+                       ": its process ended, its context is held");
+  is_abandoned_ = true;
+  server_->shard()->Post([self = shared_from_this(), id = id_]() mutable {
+    ControlServer* server = self->server_;
+    server->dma()->MarkProcessDead(id);
+    server->shard()->RemovePort(&self->session_->port());
+    server->device()->AbandonSession(server->shard()->now(), id);
+    // As in HandBack: the last reference is dropped by control.
+    asio::post(server->io(), [self = std::move(self)] {});
+  });
 }
 
 void AttachedClient::End(const std::string& why) {
@@ -143,8 +233,8 @@ void AttachedClient::End(const std::string& why) {
 void AttachedClient::CloseOnLeader() {
   if (is_closing_) return;
   is_closing_ = true;
-  server_->shard()->Post([self = shared_from_this(), id = id_,
-                          is_process_dead = is_process_dead_]() mutable {
+  server_->shard()->Post([self = shared_from_this(), id = id_, is_process_dead = is_process_dead_,
+                          is_abandoned = is_abandoned_]() mutable {
     ControlServer* server = self->server_;
     ClientPort* port = &self->session_->port();
     // As in HandBack: the last reference is dropped by control.
@@ -153,7 +243,7 @@ void AttachedClient::CloseOnLeader() {
     };
     if (id == 0) return forget();
     if (is_process_dead) server->dma()->MarkProcessDead(id);
-    server->shard()->RemovePort(port);
+    if (!is_abandoned) server->shard()->RemovePort(port);
     server->device()->CloseSession(server->shard()->now(), id);
     server->shard()->WhenGone(id, std::move(forget));
   });

@@ -20,6 +20,22 @@ namespace {
 
 constexpr uint32_t kFdsPerMessageMax = 8;
 
+// Its fd stays open: who imports the memory gets a copy.
+class SharedNicMemory final : public NicMemory {
+ public:
+  int Create(uint64_t size) {
+    int error = memory_.Create("verbena-dm", size, ClientAccess::kReadWrite);
+    if (error == 0) error = memory_.Back(0, size);
+    data = memory_.data();
+    bytes = size;
+    return error;
+  }
+  int fd() const { return memory_.fd(); }
+
+ private:
+  SharedMemory memory_;
+};
+
 uint64_t PageRound(uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 // 0 or errno.
@@ -152,6 +168,19 @@ void ClientSession::CloseChannel(shm::Handle channel) { channels_.erase(channel)
 
 int ClientSession::SendPayload(int fd) {
   return SendFd(shm::FdKind::kPayload, 0, shm::kPayloadFileBytes, fd);
+}
+
+int ClientSession::MakeMemory(uint64_t bytes, std::shared_ptr<NicMemory>* out) {
+  auto memory = std::make_shared<SharedNicMemory>();
+  int error = memory->Create(bytes);
+  if (error == 0) *out = std::move(memory);
+  return error;
+}
+
+// Precondition: some session's MakeMemory made it.
+int ClientSession::SendMemory(shm::Handle dm, const NicMemory& memory) {
+  return SendFd(shm::FdKind::kDeviceMemory, dm, memory.bytes,
+                static_cast<const SharedNicMemory&>(memory).fd());
 }
 
 bool ClientSession::SendEvent(int fd, const void* message, size_t bytes) {

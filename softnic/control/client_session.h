@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 #include <unordered_map>
 
@@ -46,6 +47,8 @@ class ClientSession final : public SessionServices {
   int OpenChannel(shm::Handle channel) override;
   void CloseChannel(shm::Handle channel) override;
   int SendPayload(int fd) override;
+  int MakeMemory(uint64_t bytes, std::shared_ptr<NicMemory>* out) override;
+  int SendMemory(shm::Handle dm, const NicMemory& memory) override;
   bool SendChannelEvent(shm::Handle channel, const shm::ChannelEvent& event) override;
   bool SendAsyncEvent(const shm::AsyncEventMessage& event) override;
   void CompleteCommand(uint32_t slot, uint32_t submitted, int error, const void* payload,

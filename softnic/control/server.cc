@@ -106,6 +106,8 @@ void Connection::OnHello(const shm::Hello& hello) {
       return server->List(std::move(socket));
     case shm::HelloKind::kAdmin:
       return server->Admin(std::move(socket));
+    case shm::HelloKind::kImport:
+      break;  // comes by another way
   }
   server->refused_ += 1;
 }
@@ -220,11 +222,14 @@ void ControlServer::AddConnection(UniqueFd socket) {
   connection->AwaitHello();
 }
 
-void ControlServer::Attach(UniqueFd socket, const shm::Hello& hello) {
-  int error = 0;
+void ControlServer::Attach(UniqueFd socket, const shm::Hello& hello, const AttachedClient* joins) {
+  int error = hello.abi_version == shm::kAbiVersion ? 0 : EPROTO;
   ucred peer = {};
   socklen_t bytes = sizeof(peer);
-  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) error = errno;
+  if (error == 0 && getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
+    error = errno;
+  }
+  if (error == 0 && peer.uid != geteuid() && peer.uid != 0) error = EACCES;
   if (error == 0 && peer.pid <= 0) error = ESRCH;  // of a pid namespace we can't see
   if (error == 0 && clients_.size() >= config_.sessions_max) error = EMFILE;
   std::shared_ptr<AttachedClient> client;
@@ -232,7 +237,7 @@ void ControlServer::Attach(UniqueFd socket, const shm::Hello& hello) {
   if (error == 0) {
     reply = dup(socket.get());  // for saying why not, once the socket is the client's
     client = std::make_shared<AttachedClient>(this, peer.pid);
-    error = client->Start(std::move(socket), hello);
+    error = client->Start(std::move(socket), hello, joins);
   } else {
     reply = socket.Release();
   }

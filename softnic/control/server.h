@@ -92,7 +92,8 @@ class ControlServer {
   void AddHold() { ++holds_; }
   void DropHold();
 
-  void Attach(UniqueFd socket, const shm::Hello& hello);
+  // `joins`: whose context is imported; it has checked that the peer may. nullptr: none.
+  void Attach(UniqueFd socket, const shm::Hello& hello, const AttachedClient* joins = nullptr);
   void List(UniqueFd socket);
   void Admin(UniqueFd socket);
   void Forget(AttachedClient* client);

@@ -46,6 +46,14 @@ const DeviceCore::CommandRow& DeviceCore::RowOf(CommandOp op) {
       {&D::ModifyCq, sizeof(shm::ModifyCqRequest)},
       {&D::AllocMw, sizeof(shm::AllocMwRequest)},
       {&D::DeallocMw, kHandle},
+      {&D::ReregMr, sizeof(shm::ReregMrRequest)},
+      {&D::AllocNullMr, kHandle},
+      {&D::AllocDm, sizeof(shm::AllocDmRequest)},
+      {&D::FreeDm, kHandle},
+      {&D::RegDmMr, sizeof(shm::RegDmMrRequest)},
+      {&D::ImportPd, kHandle},
+      {&D::ImportMr, sizeof(shm::ImportMrRequest)},
+      {&D::ImportDm, kHandle},
   };
   static_assert(std::size(kRows) == static_cast<size_t>(CommandOp::kCount));
   return kRows[static_cast<size_t>(op)];
@@ -90,8 +98,15 @@ void DeviceCore::Complete(Session& session, uint32_t slot, uint32_t submitted, i
 }
 
 void DeviceCore::FinishAfterFence(Command& command, Retired retired) {
+  FinishAfterFenceOf(command.session->id, command, std::move(retired), nullptr);
+}
+
+void DeviceCore::FinishAfterFenceOf(SessionId owner, Command& command, Retired retired,
+                                    std::shared_ptr<NicMemory> kept) {
   FenceRecord record;
   record.session = command.session->id;
+  record.ends_command = true;
+  if (kept != nullptr) record.kept.push_back(std::move(kept));
   record.retired = std::move(retired);
   record.slot = command.slot;
   record.submitted = command.submitted;
@@ -102,7 +117,7 @@ void DeviceCore::FinishAfterFence(Command& command, Retired retired) {
   command.is_deferred = true;
   uint64_t cookie = next_fence_++;
   fences_.emplace(cookie, std::move(record));
-  dma_->Fence(command.session->id, cookie);
+  dma_->Fence(owner, cookie);
 }
 
 void DeviceCore::OnDmaFence(Instant now, uint64_t cookie) {
@@ -114,10 +129,8 @@ void DeviceCore::OnDmaFence(Instant now, uint64_t cookie) {
   if (record.waiting_qp.life != 0) return OnKeysSettled(cookie, record.waiting_qp, record.waiter);
   Session* session = FindSession(record.session);
   Release(session, record.retired);
-  if (record.ends_session) {
-    sessions_.erase(record.session);
-    return;
-  }
+  if (record.ends_session) sessions_.erase(record.session);
+  if (!record.ends_command) return;
   RecordCommandEnd(record.command_number, 0);
   // A session that closed meanwhile has nobody waiting.
   if (session == nullptr || session->is_closing) return;

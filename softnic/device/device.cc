@@ -16,9 +16,12 @@ Device::~Device() = default;
 void Device::AddNic(const NicConfig& nic) { impl_->core.AddNic(nic); }
 std::vector<shm::NicInfo> Device::ListNics() const { return impl_->core.ListNics(); }
 
-SessionId Device::OpenSession(uint32_t nic, std::string program, int pid,
-                              SessionServices* services) {
-  return impl_->core.OpenSession(nic, std::move(program), pid, services);
+SessionId Device::OpenSession(uint32_t nic, std::string program, int pid, SessionServices* services,
+                              SessionId joins) {
+  return impl_->core.OpenSession(nic, std::move(program), pid, services, joins);
+}
+void Device::AbandonSession(Instant now, SessionId session) {
+  impl_->core.AbandonSession(now, session);
 }
 void Device::CloseSession(Instant now, SessionId session) {
   impl_->core.CloseSession(now, session);

@@ -42,6 +42,7 @@ struct DeviceLimits {
   uint32_t max_message_bytes =
       0x4000'0000;  // 1 GiB, as hardware; programs use more than rxe's 8 MiB
   uint32_t comp_vectors = 2;
+  uint64_t max_dm_bytes = 1u << 20;  // whole pages
 };
 
 struct NicConfig {
@@ -108,8 +109,15 @@ class Device {
 
   // --- sessions ---------------------------------------------------------------------------------
   // `services` outlives the session (until CloseSession's fences are done: SessionIsGone).
-  SessionId OpenSession(uint32_t nic, std::string program, int pid, SessionServices* services);
-  // Destroys everything the session owns. Peers see silence, and so retry-exceeded.
+  // `joins`: a session whose context the new one is of, too, on the same NIC. 0: no such NIC or
+  // session.
+  SessionId OpenSession(uint32_t nic, std::string program, int pid, SessionServices* services,
+                        SessionId joins = 0);
+  // The session's process has ended, but somebody holds its context and may import it: all that
+  // needs the process goes, what may be imported stays until CloseSession.
+  void AbandonSession(Instant now, SessionId session);
+  // Destroys everything the session owns, and what its context shares if it is the last of it.
+  // Peers see silence, and so retry-exceeded.
   void CloseSession(Instant now, SessionId session);
   bool SessionIsGone(SessionId session) const;  // no DMA in flight touches it any more
 

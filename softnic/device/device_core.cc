@@ -49,51 +49,55 @@ std::vector<NicStatus> DeviceCore::ListNicStatuses() const {
 }
 
 SessionId DeviceCore::OpenSession(uint32_t nic, std::string program, int pid,
-                                  SessionServices* services) {
-  if (nic >= nics_.size()) return 0;
-  auto session = std::make_unique<Session>();
-  session->id = next_session_++;
-  session->nic = nics_[nic].get();
+                                  SessionServices* services, SessionId joins) {
+  const Session* joined = joins == 0 ? nullptr : FindSession(joins);
+  if (joins != 0 && (joined == nullptr || joined->is_closing)) return 0;
+  if (joined == nullptr && nic >= nics_.size()) return 0;
+  const SessionId id = next_session_++;
+  std::shared_ptr<SharedObjects> shared;
+  if (joined != nullptr) {
+    shared = joined->shared;
+  } else {
+    shared = std::make_shared<SharedObjects>();
+    shared->id = id;
+  }
+  auto session = std::make_unique<Session>(shared);
+  shared->sessions.push_back(session.get());
+  session->id = id;
+  session->nic = joined != nullptr ? joined->nic : nics_[nic].get();
   session->program = std::move(program);
   session->pid = pid;
   session->services = services;
-  SessionId id = session->id;
   sessions_.emplace(id, std::move(session));
   return id;
 }
 
+void DeviceCore::AbandonSession(Instant now, SessionId id) {
+  now_ = now;
+  Session* session = FindSession(id);
+  if (session == nullptr || session->is_closing) return;
+  EndProcessPart(*session);
+  Settle();
+}
+
 // Objects go in the order in which they need one another. Memory regions stay until no DMA in
-// flight can touch them: the fence ends the session.
+// flight can touch them; the fence ends the session.
 void DeviceCore::CloseSession(Instant now, SessionId id) {
   now_ = now;
   Session* session = FindSession(id);
   if (session == nullptr || session->is_closing) return;
   session->is_closing = true;
+  EndProcessPart(*session);
+  std::vector<Session*>& holders = session->shared->sessions;
+  std::erase(holders, session);
+  if (holders.empty()) {
+    EndSharedPart(*session);
+  } else {
+    Bequeath(*session, *holders[0]);
+  }
   FenceRecord record;
   record.session = id;
   record.ends_session = true;
-  session->qps.ForEach([&](DeviceQp& qp) {
-    for (const Gid& gid : qp.mcast_groups) LeaveGroup(qp, gid);
-    RemoveQp(qp, &record.retired);
-  });
-  session->tds.ForEach([&](Td& td) { RemoveTd(*session, td); });
-  session->srqs.ForEach([&](Srq& srq) { RemoveSrq(srq, &record.retired); });
-  session->cqs.ForEach([&](Cq& cq) { RemoveCq(cq, &record.retired); });
-  session->channels.ForEach([this](Channel& channel) { RemoveChannel(channel); });
-  session->ahs.ForEach([this](Ah& ah) { RemoveAh(ah); });
-  session->mws.ForEach([this](Mw& mw) { RemoveMw(mw); });
-  session->mrs.ForEach([&](Mr& mr) {
-    record.retired.regions.push_back(mr.memory);
-    RemoveMr(mr);
-  });
-  session->pds.ForEach([session](Pd& pd) {
-    VERBENA_CHECK(pd.users == 0);
-    session->pds.Remove(pd.handle);
-    --session->nic->counts.pds;
-  });
-  session->ready_hook.Unlink();
-  session->events_hook.Unlink();
-  session->undelivered_events.clear();
   uint64_t cookie = next_fence_++;
   fences_.emplace(cookie, std::move(record));
   dma_->Fence(id, cookie);
@@ -105,8 +109,10 @@ DeviceStats DeviceCore::Stats() const {
   for (const auto& [id, session] : sessions_) {
     if (session->is_closing) continue;
     ++stats.sessions;
-    stats.pds += session->pds.size();
-    stats.mrs += session->mrs.size();
+    if (session->SpeaksForContext()) {
+      stats.pds += session->pds.size();
+      stats.mrs += session->mrs.size();
+    }
     stats.cqs += session->cqs.size();
     stats.qps += session->qps.size();
     stats.srqs += session->srqs.size();

@@ -77,7 +77,9 @@ class DeviceCore {
   // --- Device's contract (device.h) -------------------------------------------------------------
   void AddNic(const NicConfig& config);
   std::vector<shm::NicInfo> ListNics() const;
-  SessionId OpenSession(uint32_t nic, std::string program, int pid, SessionServices* services);
+  SessionId OpenSession(uint32_t nic, std::string program, int pid, SessionServices* services,
+                        SessionId joins = 0);
+  void AbandonSession(Instant now, SessionId session);
   void CloseSession(Instant now, SessionId session);
   bool SessionIsGone(SessionId session) const { return !sessions_.contains(session); }
   void OnCommand(Instant now, SessionId session, uint32_t slot, uint32_t submitted,
@@ -146,6 +148,9 @@ class DeviceCore {
     std::vector<QueueMemory> queues;
   };
   void FinishAfterFence(Command& command, Retired retired = {});
+  // The same for what `owner`'s memory is about, which is kept meanwhile.
+  void FinishAfterFenceOf(SessionId owner, Command& command, Retired retired,
+                          std::shared_ptr<NicMemory> kept);
   void Release(Session* session, const Retired& retired);
 
   // --- objects ----------------------------------------------------------------------------------
@@ -153,6 +158,20 @@ class DeviceCore {
   int DeallocPd(Command& command);
   int RegMr(Command& command);
   int DeregMr(Command& command);
+  int ReregMr(Command& command);  // and the next: rereg.cc
+  int AllocNullMr(Command& command);
+  int AllocDm(Command& command);  // and the next: dm.cc
+  int FreeDm(Command& command);
+  int RegDmMr(Command& command);
+  int ImportPd(Command& command);  // and the next: sharing.cc
+  int ImportMr(Command& command);
+  int ImportDm(Command& command);
+  // What needs the session's process goes; of regions it leaves the names.
+  void EndProcessPart(Session& session);
+  void EndSharedPart(Session& session);
+  void Bequeath(Session& session, Session& heir);
+  void RemoveAfterFence(SessionId owner, Retired retired,
+                        std::vector<std::shared_ptr<NicMemory>> kept);
   int OpenPayload(Command& command);
   int AllocTd(Command& command);
   int DeallocTd(Command& command);
@@ -310,9 +329,9 @@ class DeviceCore {
   static const transport::DmaSegment* Refuse(const transport::DmaSegment* segments, uint32_t count,
                                              std::array<transport::DmaSegment, shm::kMaxSge>& out);
   // What the DMA engine is to touch: the segments, those of windows with the regions behind them;
-  // or nothing, unless all are in regions that `owner` has registered now, and in bound windows.
+  // or nothing, unless all are in regions that are registered now in the user's context, and in bound windows.
   const transport::DmaSegment* Reach(const transport::DmaSegment* segments, uint32_t count,
-                                     SessionId owner,
+                                     const Session& user,
                                      std::array<transport::DmaSegment, shm::kMaxSge>& out) const;
   // Counts who still needs the payload of a UC or UD PDU: its sender hears of the last one's end.
   uint64_t BeginUse(const DeviceQp& sender, const transport::Pdu& pdu);
@@ -408,6 +427,7 @@ class DeviceCore {
   struct FenceRecord {
     SessionId session = 0;
     bool ends_session = false;
+    bool ends_command = false;
     uint32_t slot = 0;
     uint32_t submitted = 0;
     uint64_t command_number = 0;
@@ -417,6 +437,7 @@ class DeviceCore {
     // Instead of a command: a QP that has taken a key away.
     QpRef waiting_qp;
     transport::QpRole waiter = transport::QpRole::kRequester;
+    std::vector<std::shared_ptr<NicMemory>> kept;  // until then
   };
   // What `verbena show cmd` tells: the last commands, finished or not.
   struct PastCommand {
@@ -463,14 +484,10 @@ class DeviceCore {
   uint64_t next_stream_ = 1;
   uint64_t path_epoch_ = 1;  // raised whenever an address vector changes: remembered peers expire
 
-  // Owner of each region whose key is alive; looked up, never iterated.
+  // The context of each region whose key is alive; looked up, never iterated.
   std::unordered_map<transport::MemoryId, SessionId> region_owners_;
-  struct WindowMemory {
-    transport::MemoryId region = 0;
-    SessionId owner = 0;
-  };
-  // By the ids of bindings; looked up, never iterated.
-  std::unordered_map<transport::MemoryId, WindowMemory> window_memory_;
+  // The region behind each binding of a window; looked up, never iterated.
+  std::unordered_map<transport::MemoryId, transport::MemoryId> window_memory_;
   uint32_t next_window_memory_ = 0;
   std::array<transport::DmaSegment, shm::kMaxSge> reached_source_;
   std::array<transport::DmaSegment, shm::kMaxSge> reached_destination_;

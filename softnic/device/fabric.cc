@@ -144,12 +144,12 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
       CountRead(*sender, record, request.source);
       qp.last_stream = qp.IsConnectedService() ? std::min(qp.stream, sender->stream) : qp.stream;
     }
-    SessionId source_owner = sender != nullptr ? sender->session->id : qp.session->id;
+    const Session& source_user = sender != nullptr ? *sender->session : *qp.session;
     uint16_t source_count = request.source.segments != nullptr ? request.source.segment_count : 0;
     request.source.segments =
-        Reach(request.source.segments, source_count, source_owner, reached_source_);
+        Reach(request.source.segments, source_count, source_user, reached_source_);
     request.destination =
-        Reach(request.destination, request.destination_count, qp.session->id, reached_destination_);
+        Reach(request.destination, request.destination_count, *qp.session, reached_destination_);
     uint64_t stream = qp.last_stream != 0 ? qp.last_stream : qp.stream;
     CountMoves(record, 1);
     dma_->Submit(stream, dmas_.Insert(record), request);
@@ -161,27 +161,29 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
 // not be touched any more, nor what came to its MemoryId later, perhaps another client's; nor what
 // a window led to that is bound no more, or otherwise.
 const transport::DmaSegment* DeviceCore::Reach(
-    const transport::DmaSegment* segments, uint32_t count, SessionId owner,
+    const transport::DmaSegment* segments, uint32_t count, const Session& user,
     std::array<transport::DmaSegment, shm::kMaxSge>& out) const {
   bool has_window = false;
   for (uint32_t i = 0; i < count; ++i) {
-    if ((segments[i].memory & kWindowMemoryBit) != 0) {
-      auto window = window_memory_.find(segments[i].memory);
-      if (window == window_memory_.end() || window->second.owner != owner) {
-        return Refuse(segments, count, out);
-      }
+    if (segments[i].memory == kNullMemory) continue;
+    transport::MemoryId memory = segments[i].memory;
+    if ((memory & kWindowMemoryBit) != 0) {
+      auto window = window_memory_.find(memory);
+      if (window == window_memory_.end()) return Refuse(segments, count, out);
+      memory = window->second;
       has_window = true;
-      continue;
     }
-    auto it = region_owners_.find(segments[i].memory);
-    if (it == region_owners_.end() || it->second != owner) return Refuse(segments, count, out);
+    auto it = region_owners_.find(memory);
+    if (it == region_owners_.end() || it->second != user.shared->id) {
+      return Refuse(segments, count, out);
+    }
   }
   if (!has_window) return segments;
   VERBENA_CHECK(count <= out.size());
   for (uint32_t i = 0; i < count; ++i) {
     out[i] = segments[i];
     auto window = window_memory_.find(segments[i].memory);
-    if (window != window_memory_.end()) out[i].memory = window->second.region;
+    if (window != window_memory_.end()) out[i].memory = window->second;
   }
   return out.data();
 }

@@ -3,29 +3,9 @@
 #include <cstring>
 
 #include "softnic/device/device_core.h"
+#include "softnic/device/mr_checks.h"
 
 namespace verbena::softnic {
-namespace {
-
-// Spec: IBTA 11.2.8.2; errno values as the kernel's ib_check_mr_access gives them.
-int CheckAccess(uint32_t bits) {
-  constexpr uint32_t kKnown = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
-                              access::kRemoteAtomic | access::kMwBind | access::kZeroBased |
-                              access::kOnDemand | access::kHugetlb | access::kFlushGlobal |
-                              access::kFlushPersistent | access::kOptionalMask;
-  // Advertised nowhere: on-demand paging, and regions that FLUSH.
-  constexpr uint32_t kUnsupported =
-      access::kOnDemand | access::kFlushGlobal | access::kFlushPersistent;
-  constexpr uint32_t kNeedLocalWrite = access::kRemoteWrite | access::kRemoteAtomic;
-  if ((bits & ~kKnown) != 0) return EINVAL;
-  if ((bits & kNeedLocalWrite) != 0 && (bits & access::kLocalWrite) == 0) return EINVAL;
-  return (bits & kUnsupported) != 0 ? EOPNOTSUPP : 0;
-}
-
-bool Overflows(uint64_t start, uint64_t length) { return start + length < start; }
-
-}  // namespace
-
 int DeviceCore::AllocPd(Command& command) {
   Session& session = *command.session;
   Nic& nic = *session.nic;
@@ -54,13 +34,10 @@ int DeviceCore::RegMr(Command& command) {
   Nic& nic = *session.nic;
   auto request = command.Request<shm::RegMrRequest>();
   Pd* pd = session.pds.Find(request.pd);
-  if (pd == nullptr || (request.flags & ~shm::kRegMrMapped) != 0) return EINVAL;
-  if (request.piece_count > shm::kMappedPiecesMax) return EINVAL;
+  if (pd == nullptr) return EINVAL;
   if (int error = CheckAccess(request.access); error != 0) return error;
   uint64_t iova = (request.access & access::kZeroBased) != 0 ? 0 : request.iova;
-  // Nothing to pin is EINVAL with every kernel driver (ib_umem_get).
-  if (request.length == 0) return EINVAL;
-  if (Overflows(request.addr, request.length) || Overflows(iova, request.length)) return EINVAL;
+  if (int error = CheckRange(request, iova); error != 0) return error;
   if (nic.counts.mrs >= nic.limits().max_mr || session.mrs.IsFull()) return ENOMEM;
 
   transport::MemoryId memory = 0;
@@ -72,6 +49,7 @@ int DeviceCore::RegMr(Command& command) {
 
   auto owned = std::make_unique<Mr>();
   Mr* mr = owned.get();
+  mr->session = &session;
   mr->pd = pd;
   mr->access = request.access;
   mr->addr = request.addr;
@@ -85,7 +63,7 @@ int DeviceCore::RegMr(Command& command) {
     return ENOMEM;
   }
   mr->handle = session.mrs.Insert(std::move(owned));
-  region_owners_[memory] = session.id;
+  region_owners_[memory] = session.shared->id;
   ++pd->users;
   ++nic.counts.mrs;
   command.Reply(shm::RegMrReply{mr->handle, mr->key, mr->key, 0});
@@ -108,18 +86,22 @@ int DeviceCore::DeregMr(Command& command) {
   Mr* mr = command.session->mrs.Find(command.Request<shm::HandleRequest>().handle);
   if (mr == nullptr) return EINVAL;
   if (mr->windows != 0) return EBUSY;  // IBTA 10.6.7.2.6
-  transport::MemoryId memory = mr->memory;
+  const transport::MemoryId memory = mr->memory;
+  const SessionId owner = mr->dm != nullptr ? kNicSession : mr->session->id;
+  std::shared_ptr<NicMemory> kept = mr->dm != nullptr ? mr->dm->memory : nullptr;
   RemoveMr(*mr);
-  FinishAfterFence(command, {{memory}, {}});
+  if (memory == kNullMemory || memory == kNoMemory) return 0;
+  FinishAfterFenceOf(owner, command, {{memory}, {}}, std::move(kept));
   return 0;
 }
 
 void DeviceCore::RemoveMr(Mr& mr) {
-  Session& session = *mr.pd->session;
+  Session& session = *mr.session;
   session.nic->keys.Free(mr.key);
   region_owners_.erase(mr.memory);
   --session.nic->counts.mrs;
   --mr.pd->users;
+  if (mr.dm != nullptr) --mr.dm->users;
   session.mrs.Remove(mr.handle);
 }
 
@@ -162,6 +144,7 @@ int DeviceCore::CreateAh(Command& command) {
 
   auto owned = std::make_unique<Ah>();
   Ah* ah = owned.get();
+  ah->session = &session;
   ah->pd = pd;
   ah->path = path;
   ah->handle = session.ahs.Insert(std::move(owned));
@@ -179,7 +162,7 @@ int DeviceCore::DestroyAh(Command& command) {
 }
 
 void DeviceCore::RemoveAh(Ah& ah) {
-  Session& session = *ah.pd->session;
+  Session& session = *ah.session;
   --session.nic->counts.ahs;
   --ah.pd->users;
   session.ahs.Remove(ah.handle);

@@ -67,6 +67,7 @@ int DeviceCore::AllocMw(Command& command) {
   Mw* mw = owned.get();
   mw->key = nic.windows.Allocate(mw);
   if (mw->key == 0) return ENOMEM;
+  mw->session = &session;
   mw->pd = pd;
   mw->is_type_2 = request.type == shm::kMwType2;
   mw->handle = session.mws.Insert(std::move(owned));
@@ -86,7 +87,7 @@ int DeviceCore::DeallocMw(Command& command) {
 }
 
 void DeviceCore::RemoveMw(Mw& mw) {
-  Session& session = *mw.pd->session;
+  Session& session = *mw.session;
   UnbindWindow(mw);
   session.nic->windows.Free(mw.key);
   --session.nic->counts.mws;
@@ -118,7 +119,7 @@ KeyFault DeviceCore::BindWindow(DeviceQp& qp, const transport::WindowBind& bind)
   mw->addr = bind.addr;
   mw->length = bind.length;
   mw->memory = NewWindowMemory();
-  window_memory_[mw->memory] = {mr->memory, qp.session->id};
+  window_memory_[mw->memory] = mr->memory;
   if (mw->is_type_2) {
     mw->qp = &qp;
     qp.windows.PushBack(mw->qp_hook);

@@ -172,6 +172,7 @@ void Nic::DescribeDevice(shm::QueryDeviceReply* out) const {
   out->qp_rate_limit_min_kbps = 1;
   out->qp_rate_limit_max_kbps = transport::kRateLimitMaxKbps;
   out->rate_limit_qpts = kRateLimitQpts;
+  out->max_dm_size = limits_.max_dm_bytes;
 }
 
 void Nic::DescribePort(shm::QueryPortReply* out) const {

@@ -31,6 +31,7 @@ inline constexpr PKey kDefaultPkey{0xffff};  // full member of the default parti
 // Objects alive on one NIC, over all its sessions; compared with the limits.
 struct NicCounts {
   uint32_t pds = 0, mrs = 0, cqs = 0, qps = 0, srqs = 0, ahs = 0, mws = 0;
+  uint64_t dm_bytes = 0;
 };
 
 class Nic {

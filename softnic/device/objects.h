@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "core/base/types.h"
@@ -44,7 +45,7 @@ struct EntryMemory {
 };
 
 struct Pd {
-  Session* session = nullptr;
+  Session* session = nullptr;  // who made it, or who holds the context after that one's end
   shm::Handle handle = 0;
   uint32_t users = 0;  // MRs, MWs, QPs, SRQs, AHs
 };
@@ -57,12 +58,23 @@ struct Td {
   QueueMemory memory;  // of the page
 };
 
+// Memory of the NIC.
+struct Dm {
+  Session* session = nullptr;  // as of a Pd
+  shm::Handle handle = 0;
+  uint32_t users = 0;  // MRs
+  uint64_t length = 0;
+  std::shared_ptr<NicMemory> memory;
+};
+
 struct Mr {
+  Session* session = nullptr;  // as of a Pd; its process's memory, unless `memory` is none
   Pd* pd = nullptr;
+  Dm* dm = nullptr;  // of device memory
   shm::Handle handle = 0;
   uint32_t key = 0;  // lkey and rkey
   uint32_t access = 0;
-  uint64_t addr = 0;
+  uint64_t addr = 0;  // of device memory, ours
   uint64_t length = 0;
   uint64_t iova = 0;  // the address by which work requests name the first byte
   transport::MemoryId memory = 0;
@@ -79,6 +91,7 @@ struct Mr {
 // A memory window. Type 1 is of its PD; type 2 (2B) belongs, while it is bound, to a QP as well.
 struct Mw {
   explicit Mw() : qp_hook(this) {}
+  Session* session = nullptr;
   Pd* pd = nullptr;
   shm::Handle handle = 0;
   uint32_t key = 0;
@@ -105,6 +118,7 @@ struct Mw {
 };
 
 struct Ah {
+  Session* session = nullptr;
   Pd* pd = nullptr;
   shm::Handle handle = 0;
   transport::Path path;
@@ -151,6 +165,7 @@ struct Cq {
 };
 
 struct Srq {
+  Session* session = nullptr;
   Pd* pd = nullptr;
   shm::Handle handle = 0;
   uint32_t srqn = 0;

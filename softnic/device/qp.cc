@@ -91,7 +91,8 @@ KeyFault DeviceQp::ResolveLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t 
     const Mr* mr = nic->keys.Find(sge[i].lkey);
     if (mr == nullptr || mr->is_invalidated) return VendorErr::kBadLKey;
     if (mr->pd != pd) return VendorErr::kLKeyOtherPd;
-    if (!mr->Contains(sge[i].addr, sge[i].length)) return VendorErr::kLKeyBounds;
+    const bool is_null = mr->memory == kNullMemory;
+    if (!is_null && !mr->Contains(sge[i].addr, sge[i].length)) return VendorErr::kLKeyBounds;
     if ((mr->access & access_needed) != access_needed) return VendorErr::kLKeyAccess;
     out[count++] = {mr->memory, sge[i].length, mr->ToProcess(sge[i].addr)};
   }
@@ -104,6 +105,7 @@ KeyFault DeviceQp::ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint
   const Mr* mr = nic->keys.Find(rkey.value);
   if (mr == nullptr) return ResolveWindow(rkey, addr, length, access_needed, out);
   if (mr->is_invalidated) return VendorErr::kBadRKey;
+  if (mr->memory == kNullMemory) return VendorErr::kBadRKey;  // its key is no rkey
   if (mr->pd != pd) return VendorErr::kRKeyOtherPd;
   // A segment's length has 32 bits; no message is longer, but the request's header may lie.
   if (length > 0xffff'ffff || !mr->Contains(addr, length)) return VendorErr::kRKeyBounds;

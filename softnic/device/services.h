@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "core/ring/ring_memory.h"
 #include "core/shm/attach.h"
@@ -12,13 +14,22 @@
 
 namespace verbena::softnic {
 
-using SessionId = uint32_t;  // never reused within a daemon's life; 0 is none
+using SessionId = uint32_t;                  // never reused within a daemon's life; 0 is none
+inline constexpr SessionId kNicSession = 0;  // of DMA: whose memory is the NIC's
 
 // Memory for one queue, zeroed and really backed (no later SIGBUS).
 struct QueueMemory {
   RingMemory memory;
   uint32_t arena = 0;
   uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+// Memory of the NIC itself, zeroed and backed, which clients may map.
+class NicMemory {
+ public:
+  virtual ~NicMemory() = default;
+  std::byte* data = nullptr;
   uint64_t bytes = 0;
 };
 
@@ -38,6 +49,10 @@ class SessionServices {
   // 0 or errno (EMFILE, ENOMEM). A copy of the payload file's fd is on its way to the client when
   // this returns.
   virtual int SendPayload(int fd) = 0;
+  // 0 or errno (ENOMEM, EMFILE).
+  virtual int MakeMemory(uint64_t bytes, std::shared_ptr<NicMemory>* out) { return EOPNOTSUPP; }
+  // 0 or errno. The memory's fd is on its way to the client when this returns.
+  virtual int SendMemory(shm::Handle dm, const NicMemory& memory) { return EOPNOTSUPP; }
   // False: the fd is full; the device keeps the event and calls again from FlushEvents().
   virtual bool SendChannelEvent(shm::Handle channel, const shm::ChannelEvent& event) = 0;
   virtual bool SendAsyncEvent(const shm::AsyncEventMessage& event) = 0;
@@ -48,6 +63,9 @@ class SessionServices {
 
 // No region: AddRegion never gives this id out, and what names it is a fault.
 inline constexpr transport::MemoryId kNoMemory = 0;
+// Nobody's memory either, at any address: it reads as zeroes, and what is written to it vanishes.
+// It needs no region and no fence.
+inline constexpr transport::MemoryId kNullMemory = ~transport::MemoryId{0};
 
 // Ids with this bit are the device's, for what memory windows grant: AddRegion gives none out.
 inline constexpr transport::MemoryId kWindowMemoryBit = 1u << 31;
@@ -73,9 +91,12 @@ class DmaEngine {
                           uint64_t* out, int* fd) {
     return EOPNOTSUPP;
   }
-  // A region of the session's process becomes reachable. 0, or EFAULT, ENOMEM, EOPNOTSUPP (no
-  // backend can reach this client's memory), EINVAL (pieces that can't be).
+  // A region of the session's process becomes reachable; or of the NIC's memory, at our address, if
+  // it is kNicSession (it must be there until the fence after its removal). 0, or EFAULT, ENOMEM,
+  // EOPNOTSUPP (no backend can reach this client's memory), EINVAL (pieces that can't be).
   virtual int AddRegion(SessionId session, const RegionSpec& spec, transport::MemoryId* out) = 0;
+  // The same memory under an id of its own. 0 or ENOMEM.
+  virtual int CopyRegion(transport::MemoryId region, transport::MemoryId* out) = 0;
   virtual void RemoveRegion(transport::MemoryId region) = 0;
   // Name of the region's backend for `verbena show mr`: "process", "mapped", "assisted".
   virtual const char* BackendName(transport::MemoryId region) const = 0;

@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/shm/attach.h"
@@ -117,8 +118,26 @@ class DoorbellTable {
   std::array<std::unique_ptr<ThreadDoorbells>, shm::kThreadDoorbellPages> pages_;
 };
 
+// What the sessions of one context have in common: its opener's, and those of who imported it. It
+// ends with the last of them.
+struct SharedObjects {
+  SessionId id = 0;  // of the context: its first session's
+  std::vector<Session*> sessions;
+  HandleTable<Pd> pds;
+  HandleTable<Mr> mrs;
+  HandleTable<Dm> dms;
+};
+
 struct Session {
-  Session() : ready_hook(this), events_hook(this) {}
+  explicit Session(std::shared_ptr<SharedObjects> objects)
+      : shared(std::move(objects)),
+        pds(shared->pds),
+        mrs(shared->mrs),
+        dms(shared->dms),
+        ready_hook(this),
+        events_hook(this) {}
+  // One session of each context speaks for what is no session's in particular.
+  bool SpeaksForContext() const { return !shared->sessions.empty() && shared->sessions[0] == this; }
 
   SessionId id = 0;
   Nic* nic = nullptr;
@@ -127,9 +146,11 @@ struct Session {
   SessionServices* services = nullptr;
   bool is_closing = false;  // its objects are gone; only DMA in flight keeps it
 
-  HandleTable<Pd> pds;
+  const std::shared_ptr<SharedObjects> shared;
+  HandleTable<Pd>& pds;
+  HandleTable<Mr>& mrs;
+  HandleTable<Dm>& dms;
   HandleTable<Td> tds;
-  HandleTable<Mr> mrs;
   HandleTable<Mw> mws;
   HandleTable<Channel> channels;
   HandleTable<Cq> cqs;

@@ -74,12 +74,17 @@ ShowRow MakeRow(const Pd& pd) {
   return row;
 }
 
+// Of device memory the offset: our addresses are nobody's business.
+uint64_t AddrOf(const Mr& mr) {
+  return mr.dm == nullptr ? mr.addr : mr.addr - reinterpret_cast<uint64_t>(mr.dm->memory->data);
+}
+
 ShowRow MakeRow(const Mr& mr, const char* backend) {
-  ShowRow row = OwnedRow(*mr.pd->session, mr.handle);
+  ShowRow row = OwnedRow(*mr.session, mr.handle);
   row.fields.insert(row.fields.end(),
                     {{"pd", Text("0x%x", mr.pd->handle)},
                      {"key", Text("0x%x", mr.key)},
-                     {"addr", Text("0x%llx", static_cast<unsigned long long>(mr.addr))},
+                     {"addr", Text("0x%llx", static_cast<unsigned long long>(AddrOf(mr)))},
                      {"length", Number(mr.length)},
                      {"iova", Text("0x%llx", static_cast<unsigned long long>(mr.iova))},
                      {"access", AccessText(mr.access)},
@@ -119,7 +124,7 @@ ShowRow MakeRow(const Cq& cq) {
 }
 
 ShowRow MakeRow(const Srq& srq) {
-  ShowRow row = OwnedRow(*srq.pd->session, srq.handle);
+  ShowRow row = OwnedRow(*srq.session, srq.handle);
   row.fields.insert(row.fields.end(), {{"srqn", Number(srq.srqn)},
                                        {"pd", Text("0x%x", srq.pd->handle)},
                                        {"max_wr", Number(srq.max_wr)},
@@ -132,7 +137,7 @@ ShowRow MakeRow(const Srq& srq) {
 }
 
 ShowRow MakeRow(const Ah& ah) {
-  ShowRow row = OwnedRow(*ah.pd->session, ah.handle);
+  ShowRow row = OwnedRow(*ah.session, ah.handle);
   row.fields.insert(row.fields.end(), {{"pd", Text("0x%x", ah.pd->handle)},
                                        {"sgid", GidText(ah.path.sgid)},
                                        {"dgid", GidText(ah.path.dgid)}});
@@ -226,11 +231,14 @@ void DeviceCore::ShowObjects(const Session& session, ShowKind kind,
       add(session);
       break;
     case ShowKind::kPd:
-      session.pds.ForEach(add);
+      session.pds.ForEach([&](const Pd& pd) {
+        if (pd.session == &session) add(pd);
+      });
       break;
     case ShowKind::kMr:
-      session.mrs.ForEach(
-          [&](const Mr& mr) { rows->push_back(MakeRow(mr, dma_->BackendName(mr.memory))); });
+      session.mrs.ForEach([&](const Mr& mr) {
+        if (mr.session == &session) rows->push_back(MakeRow(mr, dma_->BackendName(mr.memory)));
+      });
       break;
     case ShowKind::kCq:
       session.cqs.ForEach(add);

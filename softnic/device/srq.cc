@@ -39,6 +39,7 @@ int DeviceCore::CreateSrq(Command& command) {
   int error = AllocateWorkQueue(session, entries, RecvEntryBytes(srq->max_sge), request.memory,
                                 &srq->queue, &srq->ring, &srq->entries);
   if (error != 0) return error;
+  srq->session = &session;
   srq->pd = pd;
   srq->cookie = request.cookie;
   srq->max_wr = entries;
@@ -83,7 +84,7 @@ int DeviceCore::ModifySrq(Command& command) {
 // fetched again from there, where the client has put it.
 int DeviceCore::ResizeSrq(Srq& srq, const shm::ModifySrqRequest& request, uint32_t limit,
                           shm::ModifySrqReply* reply, Retired* retired) {
-  Session& session = *srq.pd->session;
+  Session& session = *srq.session;
   uint32_t entries = WorkQueueEntries(request.max_wr);
   if (entries == srq.ring.entries()) return 0;
   if (limit > request.max_wr || srq.entries.IsUsed() != (request.memory != 0)) return EINVAL;
@@ -133,7 +134,7 @@ int DeviceCore::DestroySrq(Command& command) {
 }
 
 void DeviceCore::RemoveSrq(Srq& srq, Retired* retired) {
-  Session& session = *srq.pd->session;
+  Session& session = *srq.session;
   Retire(session, srq.queue, srq.entries, retired);
   --session.nic->counts.srqs;
   --srq.pd->users;
@@ -144,14 +145,14 @@ void DeviceCore::RemoveSrq(Srq& srq, Retired* retired) {
 void DeviceCore::OnSrqFetched(Srq& srq) {
   if (srq.limit == 0 || srq.ring.Waiting() >= srq.limit) return;
   srq.limit = 0;
-  PushAsyncEvent(*srq.pd->session, EventSource::kSrq, EventType::kSrqLimitReached, srq.handle,
+  PushAsyncEvent(*srq.session, EventSource::kSrq, EventType::kSrqLimitReached, srq.handle,
                  srq.cookie);
 }
 
 void DeviceCore::OnSrqLied(Srq& srq) {
   if (srq.is_in_error) return;
   srq.is_in_error = true;
-  PushAsyncEvent(*srq.pd->session, EventSource::kSrq, EventType::kSrqErr, srq.handle, srq.cookie);
+  PushAsyncEvent(*srq.session, EventSource::kSrq, EventType::kSrqErr, srq.handle, srq.cookie);
 }
 
 }  // namespace verbena::softnic

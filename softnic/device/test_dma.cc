@@ -15,6 +15,11 @@ int FakeDma::AddRegion(SessionId session, const RegionSpec& spec, transport::Mem
   return 0;
 }
 
+int FakeDma::CopyRegion(transport::MemoryId region, transport::MemoryId* out) {
+  const Region copied = regions.at(region);
+  return AddRegion(copied.session, {copied.addr, copied.length, 0, nullptr, 0}, out);
+}
+
 void FakeDma::Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) {
   Job job;
   job.cookie = cookie;
@@ -91,6 +96,11 @@ bool FakeDma::Gather(const Job& job, std::vector<std::byte>* out) const {
     skip -= from;
     uint64_t take = std::min<uint64_t>(left, segment.length - from);
     if (take == 0) continue;
+    if (segment.memory == kNullMemory) {
+      out->insert(out->end(), take, std::byte{0});
+      left -= take;
+      continue;
+    }
     if (!IsReachable(segment.memory, segment.addr + from, take)) return false;
     const auto* start = reinterpret_cast<const std::byte*>(segment.addr + from);
     out->insert(out->end(), start, start + take);
@@ -107,6 +117,10 @@ bool FakeDma::Scatter(const Job& job, const std::vector<std::byte>& bytes) const
     skip -= from;
     uint64_t take = std::min<uint64_t>(bytes.size() - done, segment.length - from);
     if (take == 0) continue;
+    if (segment.memory == kNullMemory) {
+      done += take;
+      continue;
+    }
     if (!IsReachable(segment.memory, segment.addr + from, take)) return false;
     std::memcpy(reinterpret_cast<void*>(segment.addr + from), bytes.data() + done, take);
     done += take;

@@ -33,6 +33,21 @@ void FakeServices::FreeQueue(const QueueMemory& queue) {
   queues.erase(it);
 }
 
+int FakeServices::MakeMemory(uint64_t bytes, std::shared_ptr<NicMemory>* out) {
+  struct HeapMemory final : NicMemory {
+    explicit HeapMemory(uint64_t size) : block(size) {
+      data = block.data();
+      bytes = size;
+      ++live_memories;
+    }
+    ~HeapMemory() override { --live_memories; }
+    std::vector<std::byte> block;
+  };
+  if (allocate_error != 0) return allocate_error;
+  *out = std::make_shared<HeapMemory>(bytes);
+  return 0;
+}
+
 int FakeServices::OpenChannel(shm::Handle channel) {
   if (open_error != 0) return open_error;
   open_channels[channel];
@@ -63,10 +78,10 @@ void FakeServices::CompleteCommand(uint32_t slot, uint32_t submitted, int error,
 
 // --- TestClient ---------------------------------------------------------------------------------
 
-TestClient::TestClient(TestWorld& test_world, uint32_t nic_index)
+TestClient::TestClient(TestWorld& test_world, uint32_t nic_index, SessionId joins)
     : world(test_world), nic(nic_index) {
   id = world.device->OpenSession(nic, "test", 100 + static_cast<int>(world.clients.size()),
-                                 &services);
+                                 &services, joins);
   pd = AllocPd();
 }
 
@@ -413,8 +428,8 @@ bool TestWorld::AdvanceToTimer() {
   return true;
 }
 
-TestClient& TestWorld::AddClient(uint32_t nic) {
-  clients.push_back(std::make_unique<TestClient>(*this, nic));
+TestClient& TestWorld::AddClient(uint32_t nic, SessionId joins) {
+  clients.push_back(std::make_unique<TestClient>(*this, nic, joins));
   return *clients.back();
 }
 

@@ -37,6 +37,7 @@ class FakeDma final : public SteppedDma {
   };
 
   int AddRegion(SessionId session, const RegionSpec& spec, transport::MemoryId* out) override;
+  int CopyRegion(transport::MemoryId region, transport::MemoryId* out) override;
   void RemoveRegion(transport::MemoryId region) override { regions.erase(region); }
   const char* BackendName(transport::MemoryId region) const override { return "fake"; }
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
@@ -89,6 +90,11 @@ class FakeServices final : public SessionServices {
   int OpenChannel(shm::Handle channel) override;
   void CloseChannel(shm::Handle channel) override { open_channels.erase(channel); }
   int SendPayload(int fd) override { return 0; }
+  int MakeMemory(uint64_t bytes, std::shared_ptr<NicMemory>* out) override;
+  int SendMemory(shm::Handle dm, const NicMemory& memory) override {
+    sent_memory[dm] = memory.data;
+    return send_error;
+  }
   bool SendChannelEvent(shm::Handle channel, const shm::ChannelEvent& event) override;
   bool SendAsyncEvent(const shm::AsyncEventMessage& event) override;
   void CompleteCommand(uint32_t slot, uint32_t submitted, int error, const void* payload,
@@ -105,6 +111,9 @@ class FakeServices final : public SessionServices {
   std::set<uint32_t> pages;  // doorbell pages of thread domains
   std::map<shm::Handle, std::deque<shm::ChannelEvent>> open_channels;
   int open_error = 0;
+  int send_error = 0;
+  static inline int live_memories = 0;  // all clients have
+  std::map<shm::Handle, std::byte*> sent_memory;  // what the client would map
   std::deque<shm::AsyncEventMessage> async_events;
   size_t fd_capacity = 1'000;               // messages an fd holds
   std::map<uint32_t, Completed> completed;  // by slot
@@ -147,7 +156,8 @@ class TestWorld;
 // One session, with the steps a shim would take.
 class TestClient {
  public:
-  TestClient(TestWorld& world, uint32_t nic);
+  // With `joins` in its context.
+  TestClient(TestWorld& world, uint32_t nic, SessionId joins = 0);
 
   // Runs a command to its end. Replies that are shorter than `Reply` leave the rest zero.
   template <typename Reply, typename Request>
@@ -230,7 +240,7 @@ class TestWorld {
     }
     return false;
   }
-  TestClient& AddClient(uint32_t nic = 0);
+  TestClient& AddClient(uint32_t nic = 0, SessionId joins = 0);
   void Close(TestClient& client);
   static Gid GidOf(uint32_t nic) { return Gid::FromIpv4(0x7f00'0001 + nic); }
   static NicConfig ConfigOf(uint32_t nic);

@@ -100,7 +100,7 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
   request.local_pieces = local_pieces_.data();
   request.local_piece_count = static_cast<uint16_t>(local_pieces_.size());
   request.source.segments =
-      Reach(pdu.payload.segments, pdu.payload.segment_count, sender.session->id, reached_source_);
+      Reach(pdu.payload.segments, pdu.payload.segment_count, *sender.session, reached_source_);
   CountMoves(record, 1);
   dma_->Submit(sender.stream, dmas_.Insert(record), request);
 }

@@ -63,6 +63,7 @@ bool ProcessDma::Fits(const CopyUnit& unit, const DmaOp& op) const {
       unit.ops[0]->destination_is_mapped) {
     return false;  // the same page has two addresses
   }
+  if (op.IsMixed() || unit.ops[0]->IsMixed()) return false;
   if (op.source != nullptr && unit.source != nullptr && op.source != unit.source) return false;
   if (op.source == nullptr || op.source != unit.destination) return true;
   for (uint32_t i = 0; i < unit.count; ++i) {

@@ -191,6 +191,7 @@ void Copier::ExecuteOne(DmaOp& op, uint32_t chunk_bytes) {
 // `bytes` of the source from `offset` on, into the bounce buffer or to where they belong. Returns
 // as Read does.
 int64_t Copier::ReadOne(DmaOp& op, uint64_t offset, uint64_t bytes) {
+  if (!op.source_here.empty()) return ReadMixed(op, offset, bytes);
   if (op.source_is_mapped) {
     // Through the buffer, though it is here: its session may go while a write hangs, and the
     // mapping with it.
@@ -219,7 +220,9 @@ void Copier::WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from) {
   if (local != 0) local_[locals++] = {op.bytes.data() + op.progress_bytes, local};
   if (remote != 0) local_[locals++] = {from, remote};
   int64_t n;
-  if (op.destination_is_mapped) {
+  if (!op.destination_here.empty()) {
+    n = WriteMixed(op, chunk_bytes);
+  } else if (op.destination_is_mapped) {
     n = WriteMapped(op, chunk_bytes);
   } else {
     uint32_t pieces = SlicePieces(op.destination_pieces, op.progress_bytes, chunk_bytes, remote_);
@@ -245,6 +248,93 @@ int64_t Copier::WriteMapped(DmaOp& op, uint32_t chunk_bytes) {
   }
   gate_->Leave();
   return result;
+}
+
+// As ReadOne, piece by piece.
+int64_t Copier::ReadMixed(DmaOp& op, uint64_t offset, uint64_t bytes) {
+  const iovec whole = {bounce_.get(), bytes};
+  std::byte* to = bounce_.get();
+  uint64_t left = bytes;
+  for (size_t i = 0; i < op.source_pieces.size() && left != 0; ++i) {
+    const iovec& piece = op.source_pieces[i];
+    if (offset >= piece.iov_len) {
+      offset -= piece.iov_len;
+      continue;
+    }
+    const uint64_t n = std::min<uint64_t>(piece.iov_len - offset, left);
+    auto* from = static_cast<std::byte*>(piece.iov_base) + offset;
+    if (piece.iov_base == nullptr) {
+      std::memset(to, 0, n);
+    } else if (op.source_here[i]) {
+      uintptr_t fault;
+      if (!Guarded(&fault, [&] { MoveBytes(to, from, n); })) return -EFAULT;
+    } else {
+      const iovec local = {to, n}, remote = {from, n};
+      const int64_t read = Read(op.source, &local, 1, &remote, 1);
+      if (read != static_cast<int64_t>(n)) return read < 0 ? read : -EFAULT;
+    }
+    to += n;
+    left -= n;
+    offset = 0;
+  }
+  if (op.destination == nullptr) {
+    MovePieces(op.destination_pieces.data(), op.progress_bytes, &whole, 0, bytes);
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+// What local_ names from `offset` on, to a place here.
+int64_t Copier::WriteHere(TargetProcess* target, std::byte* to, uint64_t offset, uint64_t bytes) {
+  int64_t result = static_cast<int64_t>(bytes);
+  const iovec piece = {to, bytes};
+  gate_->Enter(target);
+  uintptr_t fault;
+  if (unit_->revoked.load(std::memory_order_seq_cst)) {
+    result = -ECANCELED;
+  } else if (!Guarded(&fault, [&] { MovePieces(&piece, 0, local_, offset, bytes); })) {
+    result = -EFAULT;
+  }
+  gate_->Leave();
+  return result;
+}
+
+// As WriteMapped, piece by piece.   Precondition: local_ names at most two pieces.
+int64_t Copier::WriteMixed(DmaOp& op, uint32_t chunk_bytes) {
+  uint64_t offset = op.progress_bytes;
+  uint64_t done = 0;
+  for (size_t i = 0; i < op.destination_pieces.size() && done < chunk_bytes; ++i) {
+    const iovec& piece = op.destination_pieces[i];
+    if (offset >= piece.iov_len) {
+      offset -= piece.iov_len;
+      continue;
+    }
+    const uint64_t n = std::min<uint64_t>(piece.iov_len - offset, chunk_bytes - done);
+    auto* to = static_cast<std::byte*>(piece.iov_base) + offset;
+    int64_t written = static_cast<int64_t>(n);
+    if (piece.iov_base != nullptr && op.destination_here[i]) {
+      written = WriteHere(op.destination, to, done, n);
+    } else if (piece.iov_base != nullptr) {
+      const uint64_t first = local_[0].iov_len;
+      iovec parts[2];
+      uint32_t count = 0;
+      uint64_t left = n;
+      if (done < first) {
+        parts[count] = {static_cast<std::byte*>(local_[0].iov_base) + done,
+                        std::min<uint64_t>(first - done, n)};
+        left -= parts[count++].iov_len;
+      }
+      if (left != 0) {
+        const uint64_t from = done + (n - left) - first;
+        parts[count++] = {static_cast<std::byte*>(local_[1].iov_base) + from, left};
+      }
+      const iovec remote = {to, n};
+      written = Write(op.destination, parts, count, &remote, 1);
+    }
+    if (written != static_cast<int64_t>(n)) return written < 0 ? written : -EFAULT;
+    done += n;
+    offset = 0;
+  }
+  return chunk_bytes;
 }
 
 void Copier::ExecuteAtomic(DmaOp& op) {

@@ -46,6 +46,11 @@ struct DmaOp {
   // The pieces of that process are mapped here, and are given by our addresses.
   bool source_is_mapped = false;
   bool destination_is_mapped = false;
+  // Lists that are not alike: whether each piece is here, or nowhere (kNullMemory: no address).
+  // Empty: all are what the flags above say.
+  std::vector<bool> source_here;
+  std::vector<bool> destination_here;
+  bool IsMixed() const { return !source_here.empty() || !destination_here.empty(); }
   uint64_t length_bytes = 0;
   uint64_t progress_bytes = 0;
   std::vector<std::byte> bytes;      // the first bytes of the copy (GRH, inline data) ...
@@ -60,7 +65,9 @@ struct DmaOp {
     DmaSession* session = nullptr;
     uint64_t epoch = 0;
   };
-  Hold holds[2];  // the sessions whose fences wait for this operation
+  // The sessions whose fences wait for this operation: at its source, at its destination, and the
+  // NIC's where that is beside a process.
+  Hold holds[3];
   DmaOp* next = nullptr;
 
   // No process need be asked: what it is about is here.
@@ -110,6 +117,9 @@ class Copier {
   int64_t ReadOne(DmaOp& op, uint64_t offset, uint64_t bytes);
   void WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from);
   int64_t WriteMapped(DmaOp& op, uint32_t chunk_bytes);
+  int64_t ReadMixed(DmaOp& op, uint64_t offset, uint64_t bytes);
+  int64_t WriteMixed(DmaOp& op, uint32_t chunk_bytes);
+  int64_t WriteHere(TargetProcess* target, std::byte* to, uint64_t offset, uint64_t bytes);
   void ExecuteAtomic(DmaOp& op);
   void ExecuteProbe(DmaOp& op);
   bool ReadAll(CopyUnit& unit);

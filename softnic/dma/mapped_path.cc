@@ -68,8 +68,38 @@ int ProcessDma::MapParts(const RegionSpec& spec, DmaSession* session, Region* re
   return 0;
 }
 
+int ProcessDma::CopyRegion(transport::MemoryId id, transport::MemoryId* out) {
+  if (FindRegion(id) == nullptr) return ENOMEM;
+  Region* copy = NewRegion(out);
+  if (copy == nullptr) return ENOMEM;
+  const Region& region = *FindRegion(id);  // NewRegion may have moved it
+  copy->session = region.session;
+  copy->addr = region.addr;
+  copy->length = region.length;
+  copy->file = region.file;
+  for (const MappedPart& part : region.parts) {
+    if (part.window == nullptr) {
+      copy->parts.push_back(part);
+      continue;
+    }
+    const uint64_t offset =
+        part.window->offset + static_cast<uint64_t>(part.base - part.window->base);
+    PayloadWindow* window = region.file->Open(offset, part.bytes);
+    if (window == nullptr) {
+      if (region.session->reachable) continue;
+      RemoveRegion(*out);
+      return ENOMEM;
+    }
+    copy->parts.push_back(
+        {part.addr, part.bytes, window->base + (offset - window->offset), window});
+  }
+  return 0;
+}
+
 void ProcessDma::UnmapParts(Region* region) {
-  for (MappedPart& part : region->parts) region->file->Close(part.window);
+  for (MappedPart& part : region->parts) {
+    if (part.window != nullptr) region->file->Close(part.window);
+  }
   region->parts.clear();
   region->file.reset();
 }

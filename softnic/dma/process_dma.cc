@@ -44,7 +44,11 @@ uint64_t TotalLength(const DmaSegment* segments, uint32_t count) {
 
 }  // namespace
 
-ProcessDma::ProcessDma(CopyCrew* crew) : crew_(crew), regions_(1) { CatchBusErrors(); }
+ProcessDma::ProcessDma(CopyCrew* crew) : crew_(crew), regions_(1) {
+  CatchBusErrors();
+  AttachSession(kNicSession, /*pid=*/0);
+  nic_session_ = FindSession(kNicSession);
+}
 ProcessDma::~ProcessDma() = default;
 
 // --- sessions -----------------------------------------------------------------------------------
@@ -130,31 +134,50 @@ void ProcessDma::SubmitProbe(SessionId session, uint64_t addr, uint64_t bytes, u
 // --- regions ------------------------------------------------------------------------------------
 
 int ProcessDma::AddRegion(SessionId session, const RegionSpec& spec, MemoryId* out) {
+  if (session == kNicSession) return AddNicRegion(spec, out);
   int probed_error = std::exchange(probed_error_, 0);
   DmaSession* record = FindSession(session);
   if (record == nullptr) return EOPNOTSUPP;
   if (spec.addr + spec.length < spec.addr) return EFAULT;
   if (!record->reachable && !IsAllMapped(spec)) return EOPNOTSUPP;
   if (record->reachable && spec.length != 0 && probed_error != 0) return probed_error;
+  Region* region = NewRegion(out);
+  if (region == nullptr) return ENOMEM;
+  if (int error = MapParts(spec, record, region); error != 0) {
+    free_regions_.push_back(*out & (kRegionsMax - 1));
+    return error;
+  }
+  region->session = record;
+  region->addr = spec.addr;
+  region->length = spec.length;
+  return 0;
+}
+
+int ProcessDma::AddNicRegion(const RegionSpec& spec, MemoryId* out) {
+  Region* region = NewRegion(out);
+  if (region == nullptr) return ENOMEM;
+  region->session = nic_session_;
+  region->addr = spec.addr;
+  region->length = spec.length;
+  region->parts.push_back(
+      {spec.addr, spec.length, reinterpret_cast<std::byte*>(spec.addr), nullptr});
+  return 0;
+}
+
+// nullptr: there are too many.
+ProcessDma::Region* ProcessDma::NewRegion(MemoryId* out) {
   uint32_t index;
   if (!free_regions_.empty()) {
     index = free_regions_.back();
     free_regions_.pop_back();
   } else {
-    if (regions_.size() >= kRegionsMax) return ENOMEM;
+    // The last index is kNullMemory's.
+    if (regions_.size() >= kRegionsMax - 1) return nullptr;
     index = static_cast<uint32_t>(regions_.size());
     regions_.emplace_back();
   }
-  Region& region = regions_[index];
-  if (int error = MapParts(spec, record, &region); error != 0) {
-    free_regions_.push_back(index);
-    return error;
-  }
-  region.session = record;
-  region.addr = spec.addr;
-  region.length = spec.length;
-  *out = MakeMemoryId(index, region.generation);
-  return 0;
+  *out = MakeMemoryId(index, regions_[index].generation);
+  return &regions_[index];
 }
 
 void ProcessDma::RemoveRegion(MemoryId id) {
@@ -176,7 +199,9 @@ const ProcessDma::Region* ProcessDma::FindRegion(MemoryId id) const {
 
 const char* ProcessDma::BackendName(MemoryId id) const {
   const Region* region = FindRegion(id);
+  if (id == kNullMemory) return "null";
   if (region == nullptr) return "none";
+  if (region->session == nic_session_) return "nic";
   if (region->parts.empty()) return "process";
   uint64_t mapped_bytes = 0;
   for (const MappedPart& part : region->parts) mapped_bytes += part.bytes;
@@ -185,35 +210,52 @@ const char* ProcessDma::BackendName(MemoryId id) const {
 
 // --- submission ---------------------------------------------------------------------------------
 
-// `out` are addresses in the process, or with *is_mapped our own.
+// Addresses in the process, or with *is_mapped our own; else `here` says which are, if any.
 bool ProcessDma::ResolvePieces(const DmaSegment* segments, uint32_t count, uint64_t offset,
-                               uint64_t length, std::vector<iovec>* out, DmaSession** session,
-                               bool* is_mapped) {
+                               uint64_t length, const PieceList& out, DmaSession** session,
+                               bool* uses_nic_memory) {
   mapped_pieces_.clear();
-  *is_mapped = length != 0;
+  bool is_mapped = length != 0, is_any_here = false;
   for (uint32_t i = 0; i < count && length != 0; ++i) {
     const DmaSegment& segment = segments[i];
     if (offset >= segment.length) {
       offset -= segment.length;
       continue;
     }
-    const Region* region = FindRegion(segment.memory);
-    if (region == nullptr) return false;
-    // The device has checked bounds by key; this is the last line, and costs two compares.
-    if (segment.addr < region->addr || segment.addr - region->addr > region->length ||
-        segment.length > region->length - (segment.addr - region->addr)) {
-      return false;
+    const uint64_t n = std::min<uint64_t>(segment.length - offset, length);
+    if (segment.memory == kNullMemory) {
+      out.pieces->push_back({nullptr, n});
+      out.here->push_back(true);
+      is_any_here = true;
+      is_mapped = false;
+    } else {
+      const Region* region = FindRegion(segment.memory);
+      if (region == nullptr) return false;
+      // The device has checked bounds by key; this is the last line, and costs two compares.
+      if (segment.addr < region->addr || segment.addr - region->addr > region->length ||
+          segment.length > region->length - (segment.addr - region->addr)) {
+        return false;
+      }
+      const bool is_nic = region->session == nic_session_;
+      if (is_nic) {
+        *uses_nic_memory = is_any_here = true;
+      } else if (*session != nullptr && *session != region->session) {
+        return false;
+      } else {
+        *session = region->session;
+      }
+      out.pieces->push_back({reinterpret_cast<void*>(segment.addr + offset), n});
+      out.here->push_back(is_nic);
+      is_mapped = is_mapped && FindMapped(*region, segment.addr + offset, n);
     }
-    if (*session != nullptr && *session != region->session) return false;
-    *session = region->session;
-    uint64_t n = std::min<uint64_t>(segment.length - offset, length);
-    out->push_back({reinterpret_cast<void*>(segment.addr + offset), n});
-    *is_mapped = *is_mapped && FindMapped(*region, segment.addr + offset, n);
     offset = 0;
     length -= n;
   }
-  *is_mapped = *is_mapped && mapped_pieces_.size() <= kUnitPiecesMax;
-  if (*is_mapped) out->assign(mapped_pieces_.begin(), mapped_pieces_.end());
+  is_mapped = is_mapped && mapped_pieces_.size() <= kUnitPiecesMax;
+  if (is_mapped) out.pieces->assign(mapped_pieces_.begin(), mapped_pieces_.end());
+  if (is_mapped || !is_any_here) out.here->clear();
+  if (is_any_here && *session == nullptr) *session = nic_session_;
+  *out.is_mapped = is_mapped;
   return length == 0;
 }
 
@@ -223,6 +265,7 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   op->bytes.insert(op->bytes.end(), request.prefix, request.prefix + request.prefix_bytes);
   DmaSession* source = nullptr;
   DmaSession* destination = nullptr;
+  bool uses_nic_memory = false;
   for (uint32_t i = 0; i < request.local_piece_count; ++i) {
     const transport::LocalPiece& piece = request.local_pieces[i];
     op->destination_pieces.push_back({piece.to, piece.bytes});
@@ -231,8 +274,9 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   const bool has_destination =
       request.local_piece_count != 0 ||
       ResolvePieces(request.destination, request.destination_count, request.destination_offset,
-                    op->length_bytes, &op->destination_pieces, &destination,
-                    &op->destination_is_mapped);
+                    op->length_bytes,
+                    {&op->destination_pieces, &op->destination_here, &op->destination_is_mapped},
+                    &destination, &uses_nic_memory);
   bool has_source = true;
   if (payload.bytes != nullptr && op->destination_is_mapped && MovesAtOnce(*op)) {
     // Moved before anybody can touch the packets: they need not be copied.
@@ -242,8 +286,9 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   } else if (payload.bytes != nullptr) {
     payload.AppendTo(&op->bytes);
   } else {
-    has_source = ResolvePieces(payload.segments, payload.segment_count, payload.offset,
-                               payload.length, &op->source_pieces, &source, &op->source_is_mapped);
+    has_source = ResolvePieces(
+        payload.segments, payload.segment_count, payload.offset, payload.length,
+        {&op->source_pieces, &op->source_here, &op->source_is_mapped}, &source, &uses_nic_memory);
   }
   if (!has_source || !has_destination) {
     op->kind = DmaOp::Kind::kFailed;
@@ -258,10 +303,12 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
     op->destination = destination->process;
     HoldSession(op, 1, destination);
   }
+  if (uses_nic_memory && op->holds[1].session != nic_session_) HoldSession(op, 2, nic_session_);
 }
 
 void ProcessDma::ResolveAtomic(const DmaRequest& request, DmaOp* op) {
   DmaSession* destination = nullptr;
+  bool uses_nic_memory = false;
   op->length_bytes = sizeof(uint64_t);
   op->compare = request.compare;
   op->swap_or_add = request.swap_or_add;
@@ -269,9 +316,10 @@ void ProcessDma::ResolveAtomic(const DmaRequest& request, DmaOp* op) {
                                                             : DmaOp::Kind::kFetchAdd;
   if (TotalLength(request.destination, request.destination_count) < sizeof(uint64_t) ||
       !ResolvePieces(request.destination, request.destination_count, request.destination_offset,
-                     sizeof(uint64_t), &op->destination_pieces, &destination,
-                     &op->destination_is_mapped) ||
-      op->destination_pieces.size() != 1) {
+                     sizeof(uint64_t),
+                     {&op->destination_pieces, &op->destination_here, &op->destination_is_mapped},
+                     &destination, &uses_nic_memory) ||
+      op->destination_pieces.size() != 1 || op->IsMixed()) {
     op->kind = DmaOp::Kind::kFailed;
     op->status = DmaStatus::kDestinationFault;
     return;
@@ -354,6 +402,8 @@ DmaOp* ProcessDma::NewOp() {
   op->source_pieces.clear();
   op->destination_pieces.clear();
   op->crcs.clear();
+  op->source_here.clear();
+  op->destination_here.clear();
   return op;
 }
 

@@ -62,6 +62,7 @@ class ProcessDma final : public DmaEngine {
   int OpenPayload(SessionId session, const uint64_t* known, uint32_t known_count, uint64_t* out,
                   int* fd) override;
   int AddRegion(SessionId session, const RegionSpec& spec, transport::MemoryId* out) override;
+  int CopyRegion(transport::MemoryId region, transport::MemoryId* out) override;
   void RemoveRegion(transport::MemoryId region) override;
   const char* BackendName(transport::MemoryId region) const override;
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
@@ -76,8 +77,9 @@ class ProcessDma final : public DmaEngine {
   bool HasWork() const {
     return lane_mask_ != 0 || running_ != nullptr || attention_due_ || crew_->HasFinished();
   }
-  // Whether PollDone would: what was mapped may be done as soon as it was submitted.
-  bool HasDone() const { return !done_.empty(); }
+  // Whether PollDone or PollFence would: what was mapped may be done as soon as it was submitted,
+  // and a fence that has nothing to wait for is.
+  bool HasDone() const { return !done_.empty() || !fences_.empty(); }
   // Some copy hangs: the next RunBatch shall look after slow processes.
   void RequestAttention() { attention_due_ = !slow_.empty(); }
 
@@ -141,9 +143,16 @@ class ProcessDma final : public DmaEngine {
   // process_dma.cc
   DmaSession* FindSession(SessionId session) const;
   const Region* FindRegion(transport::MemoryId region) const;
+  Region* NewRegion(transport::MemoryId* out);
+  int AddNicRegion(const RegionSpec& spec, transport::MemoryId* out);
+  struct PieceList {
+    std::vector<iovec>* pieces;
+    std::vector<bool>* here;
+    bool* is_mapped;
+  };
   bool ResolvePieces(const transport::DmaSegment* segments, uint32_t count, uint64_t offset,
-                     uint64_t length, std::vector<iovec>* out, DmaSession** session,
-                     bool* is_mapped);
+                     uint64_t length, const PieceList& out, DmaSession** session,
+                     bool* uses_nic_memory);
   void ResolveCopy(const transport::DmaRequest& request, DmaOp* op);
   void ResolveAtomic(const transport::DmaRequest& request, DmaOp* op);
   DmaOp* NewOp();
@@ -187,6 +196,7 @@ class ProcessDma final : public DmaEngine {
   void Unblock(uint64_t stream);
 
   CopyCrew* crew_;
+  DmaSession* nic_session_ = nullptr;  // whose memory is no process's
   std::unordered_map<SessionId, std::unique_ptr<DmaSession>> sessions_;
   std::vector<std::unique_ptr<TargetProcess>> processes_;
   std::vector<Region> regions_;  // index 0 is never used

@@ -27,6 +27,20 @@ constexpr Duration kSuspension = Milliseconds(1);
 
 static_assert(shm::kDoorbellSummaries == 16, "summaries_left has 16 bits");
 
+// Whether the command is to make memory of its client reachable, and which.
+bool NamesMemory(const shm::CommandRequest& request, shm::RegMrRequest* out) {
+  const auto op = static_cast<shm::CommandOp>(request.op);
+  if (op == shm::CommandOp::kRegMr) {
+    std::memcpy(out, request.payload, sizeof(*out));
+    return true;
+  }
+  if (op != shm::CommandOp::kReregMr) return false;
+  shm::ReregMrRequest rereg;
+  std::memcpy(&rereg, request.payload, sizeof(rereg));
+  *out = rereg.region;
+  return (rereg.changes & shm::kReregTranslation) != 0;
+}
+
 }  // namespace
 
 bool Shard::ListenTo(ClientPort* port, int epoll_operation) {
@@ -268,12 +282,9 @@ void Shard::ServeCommand(ClientPort* port, uint32_t slot) {
   state.submitted = submitted;
   state.is_busy = true;
   if (request.payload_bytes > shm::kCommandPayloadBytes) return Quarantine(port);
-  if (static_cast<shm::CommandOp>(request.op) != shm::CommandOp::kRegMr) {
-    return PassCommand(port, slot, submitted, request);
-  }
-  // Whether the memory is there is asked first, off the device's stack: touching it may hang.
   shm::RegMrRequest reg;
-  std::memcpy(&reg, request.payload, sizeof(reg));
+  if (!NamesMemory(request, &reg)) return PassCommand(port, slot, submitted, request);
+  // Whether the memory is there is asked first, off the device's stack: touching it may hang.
   SessionId session = port->id;
   Probe(session, reg.addr, reg.length,
         [this, port, session, slot, submitted, request](int error, uint64_t) {

@@ -60,6 +60,7 @@ class MemcpyDma final : public SteppedDma {
   int AddRegion(SessionId session, const RegionSpec& spec, MemoryId* out) override {
     return dma_.AddRegion(session, spec, out);
   }
+  int CopyRegion(MemoryId region, MemoryId* out) override { return dma_.CopyRegion(region, out); }
   void RemoveRegion(MemoryId region) override { dma_.RemoveRegion(region); }
   const char* BackendName(MemoryId region) const override { return dma_.BackendName(region); }
   void Submit(uint64_t stream, uint64_t cookie, const DmaRequest& request) override {

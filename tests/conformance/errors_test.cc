@@ -44,6 +44,27 @@ TEST_F(Verb_ibv_modify_qp, EveryRequiredAttributeOfInitIsRequired) {
   }
 }
 
+TEST_F(Verb_ibv_modify_qp, ResetTakesTheCompletionsAway) {
+  MakePair();
+  ASSERT_EQ(b->PostRecv(1, 0, 64), 0);
+  for (uint64_t id = 2; id < 5; ++id) ASSERT_EQ(b->PostRecv(id, 0, 64), 0);
+  ASSERT_EQ(a->Send(9, 0, 64), 0);
+  EXPECT_EQ(a->WaitSend().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(b->WaitRecv().wr_id, 1u);
+  ASSERT_EQ(b->ToState(IBV_QPS_ERR), 0);
+  EXPECT_EQ(b->WaitRecv().wr_id, 2u);
+  ASSERT_EQ(b->ToState(IBV_QPS_RESET), 0);
+  ibv_wc wc = {};
+  EXPECT_EQ(ibv_poll_cq(b->recv_cq, 1, &wc), 0) << "of a flush";
+  // And the CQ goes on.
+  ASSERT_EQ(a->ToState(IBV_QPS_RESET), 0);
+  Connect(*a, *b, {});
+  ASSERT_EQ(b->PostRecv(7, 0, 64), 0);
+  ASSERT_EQ(a->Send(8, 0, 64), 0);
+  EXPECT_EQ(a->WaitSend().wr_id, 8u);
+  EXPECT_EQ(b->WaitRecv().wr_id, 7u);
+}
+
 TEST_F(Verb_ibv_modify_qp, AttributesOfOtherTransitionsAreRefused) {
   Side side(SideOptions{});
   ibv_qp_attr attr = {};

@@ -15,13 +15,13 @@
 
 #include "core/base/check.h"
 #include "softnic/device/test_world.h"
+#include "tests/fuzz/commands.h"
 #include "tests/fuzz/input.h"
 
 namespace verbena::fuzz {
 namespace {
 
 using namespace softnic::testing;  // NOLINT: the target is about nothing else
-using shm::CommandOp;
 
 constexpr uint32_t kRemote =
     access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
@@ -254,11 +254,11 @@ class Stage {
     } else {
       input.TakeBytes(command.payload, std::min(4 * words, kPieceBytes));
     }
-    if (command.op == static_cast<uint32_t>(CommandOp::kRegMr)) {
+    if (const uint32_t at = RangeAt(command.op); at != kNoRange) {
       uint64_t address = Address(input);
-      std::memcpy(command.payload + offsetof(shm::RegMrRequest, addr), &address, 8);
+      std::memcpy(command.payload + at + offsetof(shm::RegMrRequest, addr), &address, 8);
       uint64_t length = input.Take<uint16_t>();
-      std::memcpy(command.payload + offsetof(shm::RegMrRequest, length), &length, 8);
+      std::memcpy(command.payload + at + offsetof(shm::RegMrRequest, length), &length, 8);
     }
     for (size_t at : EntryMemoryFields(static_cast<CommandOp>(command.op))) {
       // Her own memory, mostly, or the arena.
@@ -288,37 +288,6 @@ class Stage {
   static void Put(shm::CommandRequest& command, size_t at, uint32_t word) {
     std::memcpy(command.payload + at, &word, sizeof(word));
   }
-  static uint32_t PayloadBytes(uint32_t op) {
-    switch (static_cast<CommandOp>(op)) {
-      case CommandOp::kNop:
-      case CommandOp::kQueryDevice:
-      case CommandOp::kAllocPd:
-      case CommandOp::kCreateChannel:
-        return 0;
-      case CommandOp::kRegMr:
-        return sizeof(shm::RegMrRequest);
-      case CommandOp::kCreateCq:
-        return sizeof(shm::CreateCqRequest);
-      case CommandOp::kResizeCq:
-        return sizeof(shm::ResizeCqRequest);
-      case CommandOp::kCreateSrq:
-        return sizeof(shm::CreateSrqRequest);
-      case CommandOp::kModifySrq:
-        return sizeof(shm::ModifySrqRequest);
-      case CommandOp::kCreateQp:
-        return sizeof(shm::CreateQpRequest);
-      case CommandOp::kModifyQp:
-        return sizeof(shm::ModifyQpRequest);
-      case CommandOp::kCreateAh:
-        return sizeof(shm::CreateAhRequest);
-      case CommandOp::kAttachMcast:
-      case CommandOp::kDetachMcast:
-        return sizeof(shm::McastRequest);
-      default:
-        return sizeof(shm::HandleRequest);  // and PortRequest
-    }
-  }
-
   // A command that is nearly right: creates what the others need, and moves QPs on.
   void PlausibleCommand(Input& input) {
     shm::CommandRequest command{};

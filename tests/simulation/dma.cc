@@ -157,6 +157,12 @@ DmaStatus SimDma::Copy(const DmaRequest& request) {
       skip -= start;
       const uint64_t take = std::min<uint64_t>(left, segment.length - start);
       if (take == 0) continue;
+      if (segment.memory == softnic::kNullMemory) {
+        std::memset(to, 0, take);
+        to += take;
+        left -= take;
+        continue;
+      }
       if (!IsReachable(segment, start, take)) return DmaStatus::kSourceFault;
       std::memcpy(to, reinterpret_cast<const std::byte*>(segment.addr + start), take);
       to += take;
@@ -180,6 +186,11 @@ DmaStatus SimDma::Copy(const DmaRequest& request) {
     skip -= start;
     const uint64_t take = std::min<uint64_t>(left, segment.length - start);
     if (take == 0) continue;
+    if (segment.memory == softnic::kNullMemory) {
+      from += take;
+      left -= take;
+      continue;
+    }
     if (!IsReachable(segment, start, take)) {
       // A region of its client's that is gone is a fault to report; beyond a living one is a bug.
       if (segment.memory != 0 && segment.memory <= regions_.size() &&

@@ -25,6 +25,10 @@ class SimDma final : public softnic::DmaEngine {
 
   int AddRegion(softnic::SessionId session, const softnic::RegionSpec& spec,
                 transport::MemoryId* out) override;
+  int CopyRegion(transport::MemoryId region, transport::MemoryId* out) override {
+    const Region copied = regions_[region - 1];
+    return AddRegion(0, {copied.addr, copied.length, 0, nullptr, 0}, out);
+  }
   void RemoveRegion(transport::MemoryId region) override;
   const char* BackendName(transport::MemoryId region) const override { return "simulated"; }
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;

@@ -7,7 +7,8 @@ PROGRAMS = ["objects_test", "access_test", "rc_test", "errors_test", "cq_test", 
             "datagram_test", "domain_test", "allocator_test", "extended_post_test",
             "invalidate_test", "helpers_test", "cq_moderation_test", "query_qp_test",
             "atomic_write_test", "cq_ex_test", "extended_services_test", "qp_extras_test",
-            "events_test", "mw_test", "mw_type2_test"]
+            "events_test", "mw_test", "mw_type2_test",
+            "rereg_test", "dm_test", "sharing_test"]
 
 
 def one(program):

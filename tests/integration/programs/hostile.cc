@@ -139,6 +139,45 @@ int SendsFds() {
   return 0;
 }
 
+// Imports of its context with whatever an fd can be.
+int ImportGarbage() {
+  while (TimeLeft()) {
+    HandClient client;
+    if (!client.Attach()) continue;
+    std::vector<int> kept;
+    for (int i = 0; i < 70 && TimeLeft(); ++i) {
+      shm::Hello hello = HandClient::MakeHello(shm::HelloKind::kImport);
+      int pair[2] = {-1, -1};
+      if (socketpair(AF_UNIX, i % 7 == 2 ? SOCK_STREAM : SOCK_SEQPACKET, 0, pair) != 0) break;
+      int passed = pair[0];
+      if (i % 7 == 0) passed = -1;
+      if (i % 7 == 1) passed = client.fds()[0];
+      if (i % 7 == 3) shutdown(pair[1], SHUT_RDWR);
+      if (i % 7 == 4) hello.abi_version += 1;
+      if (i % 7 == 5) passed = client.socket();  // whose other end is the daemon's
+      iovec iov = {&hello, sizeof(hello)};
+      alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+      msghdr message = {};
+      message.msg_iov = &iov;
+      message.msg_iovlen = 1;
+      if (passed >= 0) {
+        message.msg_control = control;
+        message.msg_controllen = sizeof(control);
+        cmsghdr* c = CMSG_FIRSTHDR(&message);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(c), &passed, sizeof(passed));
+      }
+      sendmsg(client.socket(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+      close(pair[0]);
+      kept.push_back(pair[1]);  // some read no Welcome, and stay
+    }
+    for (int fd : kept) close(fd);
+  }
+  return 0;
+}
+
 int AdminGarbage() {
   std::string deep(60'000, '[');
   std::string texts[] = {"",
@@ -440,6 +479,7 @@ constexpr Mode kModes[] = {
     {"silent-connections", SilentConnections},
     {"attach-and-leave", AttachAndLeave},
     {"sends-fds", SendsFds},
+    {"import-garbage", ImportGarbage},
     {"admin-garbage", AdminGarbage},
     {"command-garbage", CommandGarbage},
     {"command-flood", CommandFlood},
