@@ -5,6 +5,7 @@
 //   qp_commands.cc  create, modify, destroy       events.cc   channel and asynchronous events
 //   qp.cc  DeviceQp as its transport's host       show.cc     rows for `verbena show`
 //   wire.cc  PDUs to packets and back             mcast.cc    multicast groups
+//   rereg.cc dm.cc  other kinds of regions        sharing.cc  contexts of several sessions
 //
 // Invariants: every public call ends in Settle(), after which no QP has undrained outputs (but
 // those marked has_more_output), and no CQ a completion whose arm word was not looked at. Thread:
