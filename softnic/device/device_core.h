@@ -8,6 +8,7 @@
 //   entry_memory.cc  queues in memory of the program
 //   cq_moderation.cc  events that wait            qp_rate.cc  QPs that may not send fast
 //   inject.cc  events on request
+//   rereg.cc dm.cc  other kinds of regions        sharing.cc  contexts of several sessions
 //
 // Invariants: every public call ends in Settle(), after which no QP has undrained outputs (but
 // those marked has_more_output), and no CQ a completion whose arm word was not looked at. Thread:

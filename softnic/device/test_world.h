@@ -112,7 +112,7 @@ class FakeServices final : public SessionServices {
   std::map<shm::Handle, std::deque<shm::ChannelEvent>> open_channels;
   int open_error = 0;
   int send_error = 0;
-  static inline int live_memories = 0;  // all clients have
+  static inline int live_memories = 0;            // all clients have
   std::map<shm::Handle, std::byte*> sent_memory;  // what the client would map
   std::deque<shm::AsyncEventMessage> async_events;
   size_t fd_capacity = 1'000;               // messages an fd holds
