@@ -233,8 +233,6 @@ struct AllocMwReply {
   uint32_t rkey;  // until it is bound, a key to nothing
 };
 
-};
-
 // Values equal enum ibv_rereg_mr_flags.
 inline constexpr uint32_t kReregTranslation = 1u << 0;
 inline constexpr uint32_t kReregPd = 1u << 1;
