@@ -142,8 +142,8 @@ class DeviceCore {
   int QueryPkey(Command& command);
   void Complete(Session& session, uint32_t slot, uint32_t submitted, int error, const void* payload,
                 uint32_t payload_bytes);
-  // What a command's end waits for: no DMA in flight touches its session. Then what is retired goes,
-  // and the command completes with the reply made so far.
+  // What a command's end waits for: no DMA in flight touches its session. Then what is retired
+  // goes, and the command completes with the reply made so far.
   struct Retired {
     std::vector<transport::MemoryId> regions;
     std::vector<QueueMemory> queues;
@@ -330,7 +330,8 @@ class DeviceCore {
   static const transport::DmaSegment* Refuse(const transport::DmaSegment* segments, uint32_t count,
                                              std::array<transport::DmaSegment, shm::kMaxSge>& out);
   // What the DMA engine is to touch: the segments, those of windows with the regions behind them;
-  // or nothing, unless all are in regions that are registered now in the user's context, and in bound windows.
+  // or nothing, unless all are in regions that are registered now in the user's context, and in
+  // bound windows.
   const transport::DmaSegment* Reach(const transport::DmaSegment* segments, uint32_t count,
                                      const Session& user,
                                      std::array<transport::DmaSegment, shm::kMaxSge>& out) const;

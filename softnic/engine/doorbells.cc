@@ -180,8 +180,8 @@ void Shard::TakeDoorbells(ClientPort* port) {
   }
 }
 
-// Makes the next leaf with bits the current one: by turns the near one, the page of a thread domain,
-// and one that a summary leads to. Its bits may be gone: a summary bit may lie.
+// Makes the next leaf with bits the current one: by turns the near one, the page of a thread
+// domain, and one that a summary leads to. Its bits may be gone: a summary bit may lie.
 void Shard::TakeLeaf(ClientPort* port) {
   constexpr uint32_t kNear = 0, kThread = 1, kSources = 3;
   const bool has[kSources] = {port->near_bits != 0, port->thread_pages_left != 0,
@@ -201,9 +201,8 @@ void Shard::TakeLeaf(ClientPort* port) {
 
 void Shard::TakeThreadPage(ClientPort* port) {
   const int from = static_cast<int>((port->last_page + 1) % shm::kThreadDoorbellPages);
-  const uint32_t page = (static_cast<uint32_t>(from) + static_cast<uint32_t>(std::countr_zero(
-                                                           std::rotr(port->thread_pages_left, from)))) %
-                        shm::kThreadDoorbellPages;
+  const int ahead = std::countr_zero(std::rotr(port->thread_pages_left, from));
+  const uint32_t page = static_cast<uint32_t>(from + ahead) % shm::kThreadDoorbellPages;
   port->last_page = page;
   port->thread_pages_left &= ~(uint64_t{1} << page);
   port->leaf = shm::kFirstThreadDoorbell / 64 + page;

@@ -1,16 +1,12 @@
-/* What Verbena tells beyond verbs.h. For C and C++; nothing to link. */
-#ifndef VERBENA_VERBENADV_H_
-#define VERBENA_VERBENADV_H_
+// What Verbena tells beyond verbs.h. For C and C++; nothing to link.
+#pragma once
 
-/* The lower 32 bits of the resource_type that the allocator of a parent domain is called with, see
- * ibv_alloc_parent_domain(3); the upper 32 are RDMA_DRIVER_RXE. The memory holds the entries of one
- * queue, from its first byte on. Indices stand in pages of the device, and none is asked for them.
- */
+// The lower 32 bits of the resource_type that the allocator of a parent domain is called with, see
+// ibv_alloc_parent_domain(3); the upper 32 are RDMA_DRIVER_RXE. The memory holds the entries of one
+// queue, from its first byte on. Indices stand in pages of the device, and none is asked for them.
 enum verbenadv_res_type {
   VERBENADV_RES_TYPE_SQ = 1,
   VERBENADV_RES_TYPE_RQ = 2,
   VERBENADV_RES_TYPE_SRQ = 3,
   VERBENADV_RES_TYPE_CQ = 4,
 };
-
-#endif
