@@ -144,8 +144,7 @@ struct PostQueue {
   SpinLock lock;
   WorkQueueProducer ring;  // lock
   EntryBuffer entries;     // lock
-  uint32_t doorbell;
-  shm::ThreadDoorbellPage* own_doorbells;  // of a thread domain, or nullptr
+  client::Doorbell doorbell;
   uint32_t max_sge;
   bool flushing;         // lock: the daemon is gone and flush_index counts
   uint32_t flush_index;  // lock: next entry to be reported as flushed

@@ -116,7 +116,7 @@ int PostOneRecv(PostQueue* queue, const ibv_recv_wr& wr) {
 template <typename Wr, typename PostOne>
 int PostList(Context* context, PostQueue* queue, Wr* wr, Wr** bad_wr, PostOne post_one) {
   int error = 0;
-  context->session->PrepareDoorbell(queue->doorbell, queue->own_doorbells);
+  context->session->PrepareDoorbell(queue->doorbell);
   {
     SpinGuard guard(queue->lock);
     Wr* first = wr;
@@ -131,7 +131,7 @@ int PostList(Context* context, PostQueue* queue, Wr* wr, Wr** bad_wr, PostOne po
     if (wr == first) return error;
     queue->ring.Publish();
   }
-  context->session->RingDoorbell(queue->doorbell, queue->own_doorbells);
+  context->session->RingDoorbell(queue->doorbell);
   return error;
 }
 

@@ -74,10 +74,10 @@ bool MapQueue(Context* context, const shm::QueuePlace& place, uint32_t max_wr, u
   if (!memory.IsValid()) return false;
   queue->ring = WorkQueueProducer(memory, place.entries, place.stride_bytes, max_wr,
                                   queue->entries.memory);
-  queue->doorbell = place.doorbell;
+  queue->doorbell.number = place.doorbell;
   if (place.doorbell >= shm::kFirstThreadDoorbell) {
-    queue->own_doorbells = td != nullptr ? td->doorbells : nullptr;
-    if (queue->own_doorbells == nullptr) return false;
+    if (td == nullptr || td->doorbells == nullptr) return false;
+    queue->doorbell.thread_page = td->doorbells;
   }
   queue->max_sge = max_sge;
   return true;

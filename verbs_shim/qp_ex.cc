@@ -163,7 +163,7 @@ int WrComplete(ibv_qp_ex* base) {
   qp->sq.ring.Publish();
   qp->wr = nullptr;
   qp->sq.lock.Unlock();
-  qp->context->session->RingDoorbell(qp->sq.doorbell, qp->sq.own_doorbells);
+  qp->context->session->RingDoorbell(qp->sq.doorbell);
   return 0;
 }
 

@@ -14,7 +14,7 @@ bool MapQueue(Srq* srq, const shm::QueuePlace& place, uint32_t max_wr) {
   if (!memory.IsValid()) return false;
   srq->queue.ring = WorkQueueProducer(memory, place.entries, place.stride_bytes, max_wr,
                                       srq->queue.entries.memory);
-  srq->queue.doorbell = place.doorbell;
+  srq->queue.doorbell.number = place.doorbell;
   return true;
 }
 

@@ -122,7 +122,7 @@ int Session::Execute(shm::CommandOp op, const void* request, uint32_t request_by
   uint32_t use = ++slot_uses_[index];
   // Release: pairs with the NIC's acquire of `submitted`.
   slot.submitted.store(use, std::memory_order_release);
-  RingDoorbell(static_cast<uint32_t>(index));
+  RingDoorbell({static_cast<uint32_t>(index)});
   // After a failure the slot stays taken: the NIC may still write to it, and no later command of
   // this session will be answered anyway.
   if (!AwaitCompletion(slot.completion, use)) return EIO;

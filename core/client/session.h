@@ -26,6 +26,12 @@ namespace verbena::client {
 
 struct PayloadFile;
 
+// Where a queue rings: in the session's page, or in that of its thread domain.
+struct Doorbell {
+  uint32_t number = 0;
+  shm::ThreadDoorbellPage* thread_page = nullptr;
+};
+
 class Session {
  public:
   // Attaches to NIC `nic` over a fresh connection (ConnectInstance). The session owns `socket_fd`
@@ -56,20 +62,21 @@ class Session {
               uint32_t reply_bytes, uint32_t* detail = nullptr);
 
   // Tells the NIC that the queue's published index moved. Call it after the ring's Publish.
-  // `own`: the page of the queue's thread domain, if its doorbell is there.
-  void RingDoorbell(uint32_t doorbell, shm::ThreadDoorbellPage* own = nullptr) {
-    if (own != nullptr) {
-      Ring(*own, doorbell);
+  void RingDoorbell(Doorbell doorbell) {
+    if (doorbell.thread_page != nullptr) {
+      Ring(*doorbell.thread_page, doorbell.number);
     } else {
-      Ring(control_->doorbells, doorbell);
+      Ring(control_->doorbells, doorbell.number);
     }
     // seq_cst: pairs with the NIC's store of `sleeping`, fence, last look at the doorbells.
     if (__builtin_expect(status_->sleeping.load(std::memory_order_seq_cst) != 0, 0)) WakeNic();
   }
 
   // A hint before work that ends in RingDoorbell: asks for the cache lines that takes.
-  void PrepareDoorbell(uint32_t doorbell, shm::ThreadDoorbellPage* own = nullptr) {
-    PrefetchForWrite(own != nullptr ? &own->bits : &control_->doorbells.Leaf(doorbell / 64));
+  void PrepareDoorbell(Doorbell doorbell) {
+    PrefetchForWrite(doorbell.thread_page != nullptr
+                         ? &doorbell.thread_page->bits
+                         : &control_->doorbells.Leaf(doorbell.number / 64));
     PrefetchForRead(&status_->sleeping);
   }
 

@@ -354,8 +354,8 @@ TEST_F(SessionTest, MapPlaceEndsWhenTheDaemonDies) {
 TEST_F(SessionTest, DoorbellOfTheNearLeafSetsOneWord) {
   OpenOnThread();
   shm::DoorbellPage& page = daemon_.control()->doorbells;
-  session_->RingDoorbell(shm::kNearLeaf * 64);
-  session_->RingDoorbell(shm::kNearLeaf * 64 + 63);
+  session_->RingDoorbell({shm::kNearLeaf * 64});
+  session_->RingDoorbell({shm::kNearLeaf * 64 + 63});
   EXPECT_EQ(page.near_leaf.load(), (uint64_t{1} << 63) | 1);
   for (const auto& summary : page.summary) EXPECT_EQ(summary.load(), 0u);
 }
@@ -366,7 +366,7 @@ TEST_F(SessionTest, DoorbellSetsBothLevelsAndTheCpu) {
   page.last_cpu.store(~1u);
   // Beyond leaf word 63, so that the fake daemon, which looks at summary 0 alone, leaves them be.
   for (uint32_t doorbell : {64u * 64, 64u * 64 + 63, 64u * 128 + 7, shm::kMaxDoorbells - 1}) {
-    session_->RingDoorbell(doorbell);
+    session_->RingDoorbell({doorbell});
     uint32_t leaf = doorbell / 64;
     EXPECT_NE(page.Leaf(leaf).load() & (uint64_t{1} << (doorbell % 64)), 0u);
     EXPECT_NE(page.summary[leaf / 64].load() & (uint64_t{1} << (leaf % 64)), 0u);
@@ -382,7 +382,7 @@ TEST_F(SessionTest, DoorbellWakesASleepingNicOnly) {
   }
   // The daemon is in poll(), or will be: only a write to its eventfd can end that.
   uint32_t before = daemon_.wakeups();
-  session_->RingDoorbell(100);
+  session_->RingDoorbell({100});
   while (daemon_.wakeups() == before) std::this_thread::yield();
 }
 
@@ -390,12 +390,12 @@ TEST_F(SessionTest, DoorbellWritesNothingWhileTheNicIsAwake) {
   daemon_.attach_only = true;  // nobody drains the eventfd
   OpenOnThread();
   uint64_t count = 0;
-  session_->RingDoorbell(100);
+  session_->RingDoorbell({100});
   EXPECT_EQ(read(daemon_.event_fd(), &count, sizeof(count)), -1);
   EXPECT_EQ(errno, EAGAIN);
   daemon_.status()->sleeping.store(1);
   errno = EXDEV;
-  session_->RingDoorbell(100);
+  session_->RingDoorbell({100});
   EXPECT_EQ(errno, EXDEV) << "the host's errno is its own";
   EXPECT_EQ(read(daemon_.event_fd(), &count, sizeof(count)), static_cast<ssize_t>(sizeof(count)));
   EXPECT_EQ(count, 1u);
@@ -432,7 +432,7 @@ TEST_F(SessionTest, ForkedChildCannotTouchTheParentsSession) {
               if (session_->TakeChannelFd(1000) != -1) return 5;
               if (queue[0] != 0) return 6;
               queue[0] = 0xaa;
-              session_->RingDoorbell(100);
+              session_->RingDoorbell({100});
               session_.reset();
               return 0;
             }),

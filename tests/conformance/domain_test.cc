@@ -234,5 +234,26 @@ TEST_F(Verb_ibv_alloc_td, QueuesWorkWithoutLocks) {
   }
 }
 
+// Whatever verb posts, the doorbell is the queue's.
+TEST_F(Verb_ibv_alloc_td, WindowsAreBoundByAQpOfOne) {
+  MakePair(SideOptions{},
+           SideOptions{.nic = 1, .mr_access = kAllAccess | IBV_ACCESS_MW_BIND, .with_td = true},
+           {});
+  ibv_mw* mw = ibv_alloc_mw(b->pd, IBV_MW_TYPE_1);
+  ASSERT_NE(mw, nullptr);
+  ibv_mw_bind bind = {
+      7, IBV_SEND_SIGNALED, {b->mr, b->buffer.address(), 64, IBV_ACCESS_REMOTE_WRITE}};
+  ASSERT_EQ(ibv_bind_mw(b->qp, mw, &bind), 0);
+  EXPECT_EQ(b->WaitSend().wr_id, 7u);
+  ibv_send_wr wr = {};
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.rdma.remote_addr = b->buffer.address();
+  wr.wr.rdma.rkey = mw->rkey;
+  ASSERT_EQ(a->Post(wr, {a->Sge(0, 64)}), 0);
+  EXPECT_EQ(a->WaitSend().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(ibv_dealloc_mw(mw), 0);
+}
+
 }  // namespace
 }  // namespace verbena::conformance
