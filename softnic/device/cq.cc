@@ -114,8 +114,7 @@ int DeviceCore::ResizeCq(Command& command) {
   if (error != 0) return error;
   CqProducer ring(queue.memory, entries);
   if (!cq->ring.MoveTo(ring)) {
-    session.services->FreeQueue(queue);
-    if (memory.IsUsed()) dma_->RemoveRegion(memory.region);
+    Discard(session, queue, memory);
     return EINVAL;
   }
   Retired retired;

@@ -39,9 +39,7 @@ void DeviceCore::FireHeld(Cq& cq) {
 }
 
 void DeviceCore::FireDueHeld() {
-  for (Timer* timer = event_timers_.Earliest(); timer != nullptr && timer->deadline <= now_;
-       timer = event_timers_.Earliest()) {
-    event_timers_.Remove(*timer);
+  while (const Timer* timer = event_timers_.TakeDue(now_)) {
     FireHeld(*static_cast<Cq*>(timer->owner));
   }
 }

@@ -158,6 +158,8 @@ class DeviceCore {
   int AllocPd(Command& command);
   int DeallocPd(Command& command);
   int RegMr(Command& command);
+  static bool HasMrRoom(const Session& session);
+  int InstallMr(Command& command, std::unique_ptr<Mr> owned);
   int DeregMr(Command& command);
   int ReregMr(Command& command);  // and the next: rereg.cc
   int AllocNullMr(Command& command);
@@ -225,7 +227,7 @@ class DeviceCore {
 
   // --- entry_memory.cc --------------------------------------------------------------------------
   struct EntryMove {
-    EntryQueue queue = EntryQueue::kNone;
+    EntryQueue queue = EntryQueue::kSend;
     bool is_solicited = false;
     uint32_t count = 0;
     QpRef qp;
@@ -233,6 +235,8 @@ class DeviceCore {
     shm::Handle object = 0;   // which
     uint64_t stream = 0;
   };
+  // The memory of a queue that nobody has used.
+  void Discard(const Session& session, const QueueMemory& queue, const EntryMemory& entries);
   int AllocateCq(const Session& session, uint32_t entries, shm::EntryAddress addr,
                  QueueMemory* queue, EntryMemory* memory);
   int UseEntries(const Session& session, shm::EntryAddress addr, uint64_t bytes, EntryMemory* out);
@@ -243,9 +247,12 @@ class DeviceCore {
   static void Retire(const Session& session, const QueueMemory& queue, const EntryMemory& entries,
                      Retired* retired);
   bool AwaitsReceive(DeviceQp& qp, const transport::Pdu& pdu);
+  // QPs whose PDUs waited for a fetch to end ask anew.
+  void EndAwaiting(Srq& srq);
+  void SubmitMove(const EntryMove& move, const transport::DmaRequest& request);
   void WriteCqes(Cq& cq);
   void WriteUnwrittenCqes();
-  void OnEntriesMoved(const EntryMove& move, bool is_ok, bool is_owner_gone);
+  void OnEntriesMoved(uint64_t cookie, bool is_ok, bool is_owner_gone);
 
   // --- cq.cc ------------------------------------------------------------------------------------
   void PushCompletion(DeviceQp& qp, transport::Completion& completion);
@@ -284,6 +291,7 @@ class DeviceCore {
     bool has_faulted = false;  // the sender was told by OnSourceFault
   };
   static constexpr uint64_t kNoUse = ~uint64_t{0};
+  static constexpr uint64_t kNoMove = ~uint64_t{0};
   struct DmaRecord {
     QpRef qp;      // who placed it
     QpRef sender;  // whose PDU it was, if any
@@ -293,7 +301,7 @@ class DeviceCore {
     uint64_t use = kNoUse;
     TxPacket* packet = nullptr;    // the payload goes into it and next_of_pdu, and to no QP
     bool is_counted_read = false;  // in sender's reads_in_flight
-    EntryMove entries;             // moves entries of a queue, and nothing else
+    uint64_t entry_move = kNoMove;  // moves entries of a queue, and nothing else
   };
   // Whose PDU it is: a QP of this instance, or nobody's here (it came from a network).
   struct Origin {
@@ -415,6 +423,7 @@ class DeviceCore {
   void EndRests();
 
   // --- inject.cc --------------------------------------------------------------------------------
+  // Whom it told; of the target `kind` and what names the object counts.
   uint32_t Inject(Nic& nic, EventType event, const EventTarget& target);
 
   // --- show.cc ----------------------------------------------------------------------------------
@@ -494,6 +503,7 @@ class DeviceCore {
   std::array<transport::DmaSegment, shm::kMaxSge> reached_source_;
   std::array<transport::DmaSegment, shm::kMaxSge> reached_destination_;
   CookieTable<DmaRecord> dmas_;
+  CookieTable<EntryMove> entry_moves_;
   CookieTable<PayloadUse> uses_;
   std::map<uint64_t, FenceRecord> fences_;
   uint64_t next_fence_ = 1;

@@ -54,7 +54,6 @@ int DeviceCore::FreeDm(Command& command) {
 
 int DeviceCore::RegDmMr(Command& command) {
   Session& session = *command.session;
-  Nic& nic = *session.nic;
   const auto request = command.Request<shm::RegDmMrRequest>();
   Pd* pd = session.pds.Find(request.pd);
   Dm* dm = session.dms.Find(request.dm);
@@ -64,33 +63,17 @@ int DeviceCore::RegDmMr(Command& command) {
   }
   if (int error = CheckAccess(request.access); error != 0) return error;
   if (request.offset > dm->length || request.length > dm->length - request.offset) return EINVAL;
-  if (nic.counts.mrs >= nic.limits().max_mr || session.mrs.IsFull()) return ENOMEM;
-  transport::MemoryId memory = kNoMemory;
+  if (!HasMrRoom(session)) return ENOMEM;
+  auto mr = std::make_unique<Mr>();
   const uint64_t addr = reinterpret_cast<uint64_t>(dm->memory->data) + request.offset;
-  int error = dma_->AddRegion(kNicSession, {addr, request.length, 0, nullptr, 0}, &memory);
+  int error = dma_->AddRegion(kNicSession, {addr, request.length, 0, nullptr, 0}, &mr->memory);
   if (error != 0) return error;
-
-  auto owned = std::make_unique<Mr>();
-  Mr* mr = owned.get();
-  mr->session = &session;
   mr->pd = pd;
   mr->dm = dm;
   mr->access = request.access;
   mr->addr = addr;
   mr->length = request.length;
-  mr->memory = memory;
-  mr->key = nic.keys.Allocate(mr);
-  if (mr->key == 0) {
-    dma_->RemoveRegion(memory);
-    return ENOMEM;
-  }
-  mr->handle = session.mrs.Insert(std::move(owned));
-  region_owners_[memory] = session.shared->id;
-  ++dm->users;
-  ++pd->users;
-  ++nic.counts.mrs;
-  command.Reply(shm::RegMrReply{mr->handle, mr->key, mr->key, 0});
-  return 0;
+  return InstallMr(command, std::move(mr));
 }
 
 }  // namespace verbena::softnic

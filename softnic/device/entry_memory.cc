@@ -53,6 +53,12 @@ int DeviceCore::AllocateWorkQueue(const Session& session, uint32_t entries, uint
   return 0;
 }
 
+void DeviceCore::Discard(const Session& session, const QueueMemory& queue,
+                         const EntryMemory& entries) {
+  session.services->FreeQueue(queue);
+  if (entries.IsUsed()) dma_->RemoveRegion(entries.region);
+}
+
 void DeviceCore::Retire(const Session& session, const QueueMemory& queue,
                         const EntryMemory& entries, Retired* retired) {
   if (!entries.IsUsed()) return session.services->FreeQueue(queue);
@@ -63,6 +69,21 @@ void DeviceCore::Retire(const Session& session, const QueueMemory& queue,
 void DeviceCore::Release(Session* session, const Retired& retired) {
   for (transport::MemoryId region : retired.regions) dma_->RemoveRegion(region);
   for (const QueueMemory& queue : retired.queues) session->services->FreeQueue(queue);
+}
+
+void DeviceCore::SubmitMove(const EntryMove& move, const transport::DmaRequest& request) {
+  DmaRecord record;
+  record.entry_move = entry_moves_.Insert(move);
+  dma_->Submit(move.stream, dmas_.Insert(record), request);
+}
+
+void DeviceCore::EndAwaiting(Srq& srq) {
+  for (QpRef ref : std::exchange(srq.awaiting, {})) {
+    DeviceQp* qp = FindQp(ref);
+    if (qp == nullptr) continue;
+    qp->awaits_srq = false;
+    AfterInput(*qp);
+  }
 }
 
 // kReady: work requests are on their way, and OnEntriesMoved gives the QP its turn.
@@ -88,17 +109,17 @@ Peek DeviceCore::StageWqes(DeviceQp& qp, EntryQueue queue) {
   request.source.segment_count = 1;
   request.local_pieces = &to;
   request.local_piece_count = 1;
-  DmaRecord record;
-  record.entries.queue = queue;
-  record.entries.qp = qp.self;
-  record.entries.stream = entries.stream;
-  record.entries.count = count;
+  EntryMove move;
+  move.queue = queue;
+  move.qp = qp.self;
+  move.stream = entries.stream;
+  move.count = count;
   if (!is_send && qp.srq != nullptr) {
-    record.entries.session = qp.session->id;
-    record.entries.object = qp.srq->handle;
+    move.session = qp.session->id;
+    move.object = qp.srq->handle;
   }
   entries.is_busy = true;
-  dma_->Submit(entries.stream, dmas_.Insert(record), request);
+  SubmitMove(move, request);
   return Peek::kReady;
 }
 
@@ -134,15 +155,15 @@ void DeviceCore::WriteCqes(Cq& cq) {
     request.source.bytes = cq.ring.Entry(cq.written);
     request.destination = to;
     request.destination_count = static_cast<uint16_t>(2 * count);
-    DmaRecord record;
-    record.entries.queue = EntryQueue::kCompletion;
-    record.entries.session = cq.session->id;
-    record.entries.object = cq.handle;
-    record.entries.stream = cq.entries.stream;
-    record.entries.count = count;
+    EntryMove move;
+    move.queue = EntryQueue::kCompletion;
+    move.session = cq.session->id;
+    move.object = cq.handle;
+    move.stream = cq.entries.stream;
+    move.count = count;
     cq.written += count;
-    record.entries.is_solicited = is_solicited && cq.written == cq.ring.producer_index();
-    dma_->Submit(cq.entries.stream, dmas_.Insert(record), request);
+    move.is_solicited = is_solicited && cq.written == cq.ring.producer_index();
+    SubmitMove(move, request);
   }
 }
 
@@ -151,7 +172,9 @@ void DeviceCore::WriteUnwrittenCqes() {
   unwritten_cqs_.clear();
 }
 
-void DeviceCore::OnEntriesMoved(const EntryMove& move, bool is_ok, bool is_owner_gone) {
+void DeviceCore::OnEntriesMoved(uint64_t cookie, bool is_ok, bool is_owner_gone) {
+  EntryMove move;
+  entry_moves_.Take(cookie, &move);
   if (move.queue == EntryQueue::kCompletion) {
     Session* session = FindSession(move.session);
     Cq* cq = session != nullptr ? session->cqs.Find(move.object) : nullptr;
@@ -173,13 +196,7 @@ void DeviceCore::OnEntriesMoved(const EntryMove& move, bool is_ok, bool is_owner
     Srq* srq = session != nullptr ? session->srqs.Find(move.object) : nullptr;
     if (srq == nullptr || srq->entries.stream != move.stream) return;
     take(srq->entries, srq->ring);
-    for (QpRef ref : std::exchange(srq->awaiting, {})) {
-      DeviceQp* qp = FindQp(ref);
-      if (qp == nullptr) continue;
-      qp->awaits_srq = false;
-      AfterInput(*qp);
-    }
-    return;
+    return EndAwaiting(*srq);
   }
   DeviceQp* qp = FindQp(move.qp);
   if (qp == nullptr) return;

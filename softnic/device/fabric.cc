@@ -224,8 +224,8 @@ void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus st
   now_ = now;
   DmaRecord record;
   if (!dmas_.Take(cookie, &record)) return;
-  if (record.entries.queue != EntryQueue::kNone) {
-    OnEntriesMoved(record.entries, status == DmaStatus::kOk, is_owner_gone);
+  if (record.entry_move != kNoMove) {
+    OnEntriesMoved(record.entry_move, status == DmaStatus::kOk, is_owner_gone);
     return Settle();
   }
   CountMoves(record, -1);

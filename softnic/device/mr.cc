@@ -29,45 +29,53 @@ int DeviceCore::DeallocPd(Command& command) {
   return 0;
 }
 
+bool DeviceCore::HasMrRoom(const Session& session) {
+  return session.nic->counts.mrs < session.nic->limits().max_mr && !session.mrs.IsFull();
+}
+
+// All of the region is set but who has it, its key and its handle. ENOMEM: there is no key to name
+// it by, and so no DMA that could touch it; its memory is given back.
+int DeviceCore::InstallMr(Command& command, std::unique_ptr<Mr> owned) {
+  Session& session = *command.session;
+  Mr* mr = owned.get();
+  const bool is_null = mr->memory == kNullMemory;
+  mr->session = &session;
+  mr->key = session.nic->keys.Allocate(mr);
+  if (mr->key == 0) {
+    if (!is_null) dma_->RemoveRegion(mr->memory);
+    return ENOMEM;
+  }
+  mr->handle = session.mrs.Insert(std::move(owned));
+  if (!is_null) region_owners_[mr->memory] = session.shared->id;
+  if (mr->dm != nullptr) ++mr->dm->users;
+  ++mr->pd->users;
+  ++session.nic->counts.mrs;
+  command.Reply(shm::RegMrReply{mr->handle, mr->key, is_null ? 0 : mr->key, 0});
+  return 0;
+}
+
 int DeviceCore::RegMr(Command& command) {
   Session& session = *command.session;
-  Nic& nic = *session.nic;
   auto request = command.Request<shm::RegMrRequest>();
   Pd* pd = session.pds.Find(request.pd);
   if (pd == nullptr) return EINVAL;
   if (int error = CheckAccess(request.access); error != 0) return error;
   uint64_t iova = (request.access & access::kZeroBased) != 0 ? 0 : request.iova;
   if (int error = CheckRange(request, iova); error != 0) return error;
-  if (nic.counts.mrs >= nic.limits().max_mr || session.mrs.IsFull()) return ENOMEM;
+  if (!HasMrRoom(session)) return ENOMEM;
 
-  transport::MemoryId memory = 0;
+  auto mr = std::make_unique<Mr>();
   const RegionSpec spec = {request.addr,        request.length,
                            request.payload,     request.pieces,
                            request.piece_count, (request.flags & shm::kRegMrMapped) != 0};
-  int error = dma_->AddRegion(session.id, spec, &memory);
+  int error = dma_->AddRegion(session.id, spec, &mr->memory);
   if (error != 0) return error;
-
-  auto owned = std::make_unique<Mr>();
-  Mr* mr = owned.get();
-  mr->session = &session;
   mr->pd = pd;
   mr->access = request.access;
   mr->addr = request.addr;
   mr->length = request.length;
   mr->iova = iova;
-  mr->memory = memory;
-  mr->key = nic.keys.Allocate(mr);
-  // With no key there is nothing to name the region by, nor DMA that could touch it.
-  if (mr->key == 0) {
-    dma_->RemoveRegion(memory);
-    return ENOMEM;
-  }
-  mr->handle = session.mrs.Insert(std::move(owned));
-  region_owners_[memory] = session.shared->id;
-  ++pd->users;
-  ++nic.counts.mrs;
-  command.Reply(shm::RegMrReply{mr->handle, mr->key, mr->key, 0});
-  return 0;
+  return InstallMr(command, std::move(mr));
 }
 
 int DeviceCore::OpenPayload(Command& command) {

@@ -30,7 +30,7 @@ struct QpRef {
   uint64_t life = 0;  // 0: nobody
 };
 
-enum class EntryQueue : uint8_t { kNone, kSend, kReceive, kCompletion };
+enum class EntryQueue : uint8_t { kSend, kReceive, kCompletion };
 
 // A queue's entries in memory of the program (command.h). The NIC fetches work requests from there
 // before it takes them, and writes completions there after it has made them.

@@ -58,18 +58,15 @@ int DeviceCore::FindQpObjects(Session& session, const shm::CreateQpRequest& requ
 int DeviceCore::AllocateQpQueues(const shm::CreateQpRequest& request, DeviceQp* qp) {
   const Session& session = *qp->session;
   if (qp->srq != nullptr && request.rq_memory != 0) return EINVAL;
-  int error = AllocateWorkQueue(
-      session, WorkQueueEntries(request.max_send_wr),
-      SendEntryBytes(qp->config.max_send_sge, qp->config.max_inline_bytes), request.sq_memory,
-      &qp->send_queue, &qp->send_ring, &qp->send_entries);
+  int error =
+      AllocateWorkQueue(session, WorkQueueEntries(request.max_send_wr),
+                        SendEntryBytes(qp->config.max_send_sge, qp->config.max_inline_bytes),
+                        request.sq_memory, &qp->send_queue, &qp->send_ring, &qp->send_entries);
   if (error != 0 || qp->srq != nullptr) return error;
   error = AllocateWorkQueue(session, WorkQueueEntries(request.max_recv_wr),
                             RecvEntryBytes(qp->config.max_recv_sge), request.rq_memory,
                             &qp->recv_queue, &qp->recv_ring, &qp->recv_entries);
-  if (error != 0) {
-    session.services->FreeQueue(qp->send_queue);
-    if (qp->send_entries.IsUsed()) dma_->RemoveRegion(qp->send_entries.region);
-  }
+  if (error != 0) Discard(session, qp->send_queue, qp->send_entries);
   return error;
 }
 

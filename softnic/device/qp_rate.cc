@@ -25,9 +25,7 @@ void DeviceCore::CountRate(DeviceQp& qp, transport::Pdu& pdu) {
 }
 
 void DeviceCore::EndRests() {
-  for (Timer* timer = rate_timers_.Earliest(); timer != nullptr && timer->deadline <= now_;
-       timer = rate_timers_.Earliest()) {
-    rate_timers_.Remove(*timer);
+  while (const Timer* timer = rate_timers_.TakeDue(now_)) {
     MarkForDrain(*static_cast<DeviceQp*>(timer->owner));
   }
 }

@@ -70,25 +70,16 @@ int DeviceCore::ReregMr(Command& command) {
 
 // Has an lkey only, and room for any address and length.
 int DeviceCore::AllocNullMr(Command& command) {
-  Session& session = *command.session;
-  Nic& nic = *session.nic;
+  const Session& session = *command.session;
   Pd* pd = session.pds.Find(command.Request<shm::HandleRequest>().handle);
   if (pd == nullptr) return EINVAL;
-  if (nic.counts.mrs >= nic.limits().max_mr || session.mrs.IsFull()) return ENOMEM;
-  auto owned = std::make_unique<Mr>();
-  Mr* mr = owned.get();
-  mr->session = &session;
+  if (!HasMrRoom(session)) return ENOMEM;
+  auto mr = std::make_unique<Mr>();
   mr->pd = pd;
   mr->access = access::kLocalWrite;
   mr->length = ~uint64_t{0};
   mr->memory = kNullMemory;
-  mr->key = nic.keys.Allocate(mr);
-  if (mr->key == 0) return ENOMEM;
-  mr->handle = session.mrs.Insert(std::move(owned));
-  ++pd->users;
-  ++nic.counts.mrs;
-  command.Reply(shm::RegMrReply{mr->handle, mr->key, 0, 0});
-  return 0;
+  return InstallMr(command, std::move(mr));
 }
 
 }  // namespace verbena::softnic

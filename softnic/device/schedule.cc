@@ -131,10 +131,8 @@ bool DeviceCore::IsHeldUp(DeviceQp& qp) {
 
 void DeviceCore::OnTimeout(Instant now) {
   now_ = now;
-  for (Timer* timer = timers_.Earliest(); timer != nullptr && timer->deadline <= now;
-       timer = timers_.Earliest()) {
+  while (const Timer* timer = timers_.TakeDue(now)) {
     DeviceQp& qp = *static_cast<DeviceQp*>(timer->owner);
-    timers_.Remove(*timer);
     if (qp.transport->PollTimeout() <= now) {
       if (IsHeldUp(qp)) qp.transport->OnHeldUp(now);
       qp.transport->OnTimeout(now);
@@ -153,9 +151,8 @@ void DeviceCore::OnTimeout(Instant now) {
 }
 
 Instant DeviceCore::PollTimeout() const {
-  const Timer* earliest = timers_.Earliest();
-  Instant due = earliest == nullptr ? Instant::Never() : earliest->deadline;
-  for (const TimerHeap* heap : {&event_timers_, &rate_timers_}) {
+  Instant due = Instant::Never();
+  for (const TimerHeap* heap : {&timers_, &event_timers_, &rate_timers_}) {
     if (const Timer* timer = heap->Earliest()) due = std::min(due, timer->deadline);
   }
   if (!HasNetwork()) return due;

@@ -95,21 +95,14 @@ int DeviceCore::ResizeSrq(Srq& srq, const shm::ModifySrqRequest& request, uint32
                                 &ring, &memory);
   if (error != 0) return error;
   if (!srq.ring.MoveTo(ring)) {
-    session.services->FreeQueue(queue);
-    if (memory.IsUsed()) dma_->RemoveRegion(memory.region);
+    Discard(session, queue, memory);
     return EINVAL;
   }
   Retire(session, srq.queue, srq.entries, retired);
   srq.queue = queue;
   srq.ring = ring;
   srq.entries = memory;
-  // Who waited for the fetch that is forgotten asks anew.
-  for (QpRef ref : std::exchange(srq.awaiting, {})) {
-    DeviceQp* qp = FindQp(ref);
-    if (qp == nullptr) continue;
-    qp->awaits_srq = false;
-    AfterInput(*qp);
-  }
+  EndAwaiting(srq);  // the fetch is forgotten
   srq.max_wr = entries;
   reply->place = PlaceOf(srq);
   return 0;

@@ -31,6 +31,13 @@ class TimerHeap {
   void Remove(Timer& timer);
   // The earliest timer, or nullptr.
   Timer* Earliest() const { return heap_.empty() ? nullptr : heap_.front(); }
+  // The earliest timer, out of the heap, if its deadline has come; else nullptr.
+  Timer* TakeDue(Instant now) {
+    Timer* timer = Earliest();
+    if (timer == nullptr || timer->deadline > now) return nullptr;
+    Remove(*timer);
+    return timer;
+  }
   std::size_t size() const { return heap_.size(); }
 
  private:

@@ -397,11 +397,7 @@ void DeviceCore::SetPortState(Instant now, uint32_t index, bool is_up) {
   Nic& nic = *nics_[index];
   if (nic.is_up == is_up) return;
   nic.is_up = is_up;
-  for (const auto& [id, session] : sessions_) {
-    if (session->nic != &nic || session->is_closing) continue;
-    PushAsyncEvent(*session, EventSource::kPort,
-                   is_up ? EventType::kPortActive : EventType::kPortErr, kPortNumber, 0);
-  }
+  Inject(nic, is_up ? EventType::kPortActive : EventType::kPortErr, {});
 }
 
 }  // namespace verbena::softnic
