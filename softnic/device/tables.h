@@ -101,7 +101,7 @@ class HandleTable {
   uint32_t size_ = 0;
 };
 
-// Memory keys of one NIC: index << 8 | key byte. A reused index gets a new key byte.
+// Memory keys of one NIC: index << 8 | key byte, in 31 bits. A reused index gets a new key byte.
 // Spec: IBTA 10.6.3.3 (the consumer-visible key portion).
 template <typename Region>
 class KeyTable {
@@ -127,6 +127,13 @@ class KeyTable {
     const Slot& slot = slots_[index];
     return slot.key_byte == (key & 0xff) ? slot.region : nullptr;
   }
+  // Whether both have the same index, whatever their key bytes.
+  static bool AreAlike(uint32_t a, uint32_t b) { return a >> kKeyBits == b >> kKeyBits; }
+  // What `key` names goes by `to` from here on. Precondition: they are alike.
+  void Rename(uint32_t key, uint32_t to) {
+    VERBENA_CHECK(Find(key) != nullptr && AreAlike(key, to));
+    slots_[key >> kKeyBits].key_byte = static_cast<uint8_t>(to);
+  }
   // From here on the key is dead.
   void Free(uint32_t key) {
     VERBENA_CHECK(Find(key) != nullptr);
@@ -136,7 +143,7 @@ class KeyTable {
 
  private:
   static constexpr uint32_t kKeyBits = 8;
-  static constexpr uint32_t kIndexLimit = 1u << 24;
+  static constexpr uint32_t kIndexLimit = 1u << 23;
   struct Slot {
     Region* region = nullptr;
     uint32_t next_free = kNoIndex;
