@@ -29,17 +29,9 @@ int RegDm(TestClient& client, shm::Handle dm, uint64_t offset, uint64_t length, 
   return error;
 }
 
-class Dm : public ::testing::Test {
+class Dm : public ::testing::Test, protected TestPair<> {
  protected:
-  Dm()
-      : a(world.AddClient(0)),
-        b(world.AddClient(1)),
-        cq_a(a.MustCreateCq()),
-        cq_b(b.MustCreateCq()),
-        qp_a(a.MustCreateQp(Service::kRc, cq_a)),
-        qp_b(b.MustCreateQp(Service::kRc, cq_b)),
-        mr_a(a.MustRegMr(memory_a, sizeof(memory_a), kAll)) {
-    Connect(a, qp_a, b, qp_b, Service::kRc);
+  Dm() : mr_a(a.MustRegMr(memory_a, sizeof(memory_a), kAll)) {
     EXPECT_EQ(AllocDm(b, 100, &dm_b), 0);
     bytes_b = b.services.sent_memory.at(dm_b);
     EXPECT_EQ(RegDm(b, dm_b, 8, 80, kDmAll, &mr_b), 0);
@@ -65,12 +57,6 @@ class Dm : public ::testing::Test {
     return status;
   }
 
-  alignas(64) uint8_t memory_a[4'096] = {};
-  TestWorld world;
-  TestClient& a;
-  TestClient& b;
-  TestCq cq_a, cq_b;
-  TestQp qp_a, qp_b;
   TestMr mr_a, mr_b;
   shm::Handle dm_b = 0;
   std::byte* bytes_b = nullptr;
@@ -98,15 +84,15 @@ TEST_F(Dm, AtomicsAndLocalUse) {
   // b reads with its own into a list of memory of both kinds, and nowhere.
   memory_a[64] = 11;
   memory_a[64 + 8] = 12;
-  alignas(64) uint8_t memory_b[64] = {};
-  TestMr host = b.MustRegMr(memory_b, sizeof(memory_b), kAll);
+  alignas(64) uint8_t host_b[64] = {};
+  TestMr host = b.MustRegMr(host_b, sizeof(host_b), kAll);
   shm::SendWqe read = MakeWqe(shm::WrOpcode::kRdmaRead, 1);
   read.remote_addr = reinterpret_cast<uint64_t>(memory_a) + 64;
   read.rkey = mr_a.rkey;
-  b.Post(qp_b, read, {{32, 8, mr_b.lkey}, SgeOf(memory_b, 8, host.lkey)});
+  b.Post(qp_b, read, {{32, 8, mr_b.lkey}, SgeOf(host_b, 8, host.lkey)});
   EXPECT_EQ(Outcome(b, cq_b), WcStatus::kSuccess);
   EXPECT_EQ(bytes_b[40], std::byte{11});
-  EXPECT_EQ(memory_b[0], 12);
+  EXPECT_EQ(host_b[0], 12);
 }
 
 TEST_F(Dm, RegistrationHasItsRules) {
@@ -222,7 +208,7 @@ class Sharing : public Dm {
   TestClient& c;
   TestCq cq_c;
   TestQp qp_c, qp_a2;
-  alignas(64) uint8_t memory_b[64] = {};
+  alignas(64) uint8_t host_b[64] = {};
 };
 
 TEST_F(Sharing, HandlesAreOfTheContext) {
@@ -245,9 +231,9 @@ TEST_F(Sharing, HandlesAreOfTheContext) {
 
 TEST_F(Sharing, RegionsOfOneSessionServeTheQpsOfAnother) {
   ConnectC();
-  TestMr host = b.MustRegMr(memory_b, sizeof(memory_b), kAll);
-  memory_b[0] = 21;
-  EXPECT_EQ(WriteOfC(SgeOf(memory_b, 8, host.lkey)), WcStatus::kSuccess);
+  TestMr host = b.MustRegMr(host_b, sizeof(host_b), kAll);
+  host_b[0] = 21;
+  EXPECT_EQ(WriteOfC(SgeOf(host_b, 8, host.lkey)), WcStatus::kSuccess);
   EXPECT_EQ(memory_a[1'024], 21);
   bytes_b[8] = std::byte{22};
   EXPECT_EQ(WriteOfC({0, 8, mr_b.lkey}), WcStatus::kSuccess);
@@ -266,10 +252,10 @@ TEST_F(Sharing, PdIsBusyWithTheQpsOfAnother) {
 
 // The command of one session waits for copies of another's memory.
 TEST_F(Sharing, DeregistrationByAnotherWaitsForTheOwnersCopies) {
-  TestMr host = b.MustRegMr(memory_b, sizeof(memory_b), kAll);
+  TestMr host = b.MustRegMr(host_b, sizeof(host_b), kAll);
   world.dma.is_held = true;
   shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 1);
-  wqe.remote_addr = reinterpret_cast<uint64_t>(memory_b);
+  wqe.remote_addr = reinterpret_cast<uint64_t>(host_b);
   wqe.rkey = host.rkey;
   a.Post(qp_a, wqe, {SgeOf(memory_a, 8, mr_a.lkey)});
   world.Settle();
@@ -284,13 +270,13 @@ TEST_F(Sharing, DeregistrationByAnotherWaitsForTheOwnersCopies) {
 
 TEST_F(Sharing, WhatIsSharedOutlivesItsMaker) {
   ConnectC();
-  TestMr host = b.MustRegMr(memory_b, sizeof(memory_b), kAll);
+  TestMr host = b.MustRegMr(host_b, sizeof(host_b), kAll);
   EndB();
   EXPECT_EQ(world.dma.regions.size(), 2u) << "b's process is out of reach";
   bytes_b[8] = std::byte{23};
   EXPECT_EQ(WriteOfC({0, 8, mr_b.lkey}), WcStatus::kSuccess);
   EXPECT_EQ(memory_a[1'024], 23);
-  EXPECT_NE(WriteOfC(SgeOf(memory_b, 8, host.lkey)), WcStatus::kSuccess);
+  EXPECT_NE(WriteOfC(SgeOf(host_b, 8, host.lkey)), WcStatus::kSuccess);
   EXPECT_EQ(c.DoHandle(CommandOp::kDeregMr, host.handle), 0);
   EXPECT_EQ(c.DoHandle(CommandOp::kDeregMr, mr_b.handle), 0);
   EXPECT_EQ(c.DoHandle(CommandOp::kFreeDm, dm_b), 0);
@@ -298,7 +284,7 @@ TEST_F(Sharing, WhatIsSharedOutlivesItsMaker) {
 
 TEST_F(Sharing, LastHolderTakesItAllAway) {
   ConnectC();
-  b.MustRegMr(memory_b, sizeof(memory_b), kAll);
+  b.MustRegMr(host_b, sizeof(host_b), kAll);
   TestClient& d = world.AddClient(1, c.id);  // joins by a joiner
   EXPECT_EQ(d.DoHandle(CommandOp::kImportPd, b.pd), 0);
   EndB();

@@ -11,19 +11,11 @@ using shm::VendorErr;
 constexpr uint32_t kAll =
     access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
 
-class Keys : public ::testing::Test {
+class Keys : public ::testing::Test, protected TestPair<> {
  protected:
   Keys()
-      : a(world.AddClient(0)),
-        b(world.AddClient(1)),
-        cq_a(a.MustCreateCq()),
-        cq_b(b.MustCreateCq()),
-        qp_a(a.MustCreateQp(Service::kRc, cq_a)),
-        qp_b(b.MustCreateQp(Service::kRc, cq_b)),
-        mr_a(a.MustRegMr(memory_a, sizeof(memory_a), kAll)),
-        mr_b(b.MustRegMr(memory_b, sizeof(memory_b), kAll)) {
-    Connect(a, qp_a, b, qp_b, Service::kRc);
-  }
+      : mr_a(a.MustRegMr(memory_a, sizeof(memory_a), kAll)),
+        mr_b(b.MustRegMr(memory_b, sizeof(memory_b), kAll)) {}
   struct Outcome {
     WcStatus status;
     VendorErr why;
@@ -51,13 +43,6 @@ class Keys : public ::testing::Test {
   }
   uint64_t AddrB() const { return reinterpret_cast<uint64_t>(memory_b); }
 
-  alignas(64) uint8_t memory_a[4'096] = {};
-  alignas(64) uint8_t memory_b[4'096] = {};
-  TestWorld world;
-  TestClient& a;
-  TestClient& b;
-  TestCq cq_a, cq_b;
-  TestQp qp_a, qp_b;
   TestMr mr_a, mr_b;
 };
 

@@ -9,18 +9,12 @@ namespace {
 constexpr uint32_t kAll =
     access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
 
-class RcTraffic : public ::testing::Test {
+class RcTraffic : public ::testing::Test, protected TestPair<65'536> {
  protected:
   RcTraffic()
-      : a(world.AddClient(0)),
-        b(world.AddClient(1)),
-        cq_a(a.MustCreateCq()),
-        cq_b(b.MustCreateCq()),
-        qp_a(a.MustCreateQp(Service::kRc, cq_a)),
-        qp_b(b.MustCreateQp(Service::kRc, cq_b)),
+      : TestPair(Service::kRc, /*nics=*/3),
         mr_a(a.MustRegMr(memory_a, sizeof(memory_a), kAll)),
         mr_b(b.MustRegMr(memory_b, sizeof(memory_b), kAll)) {
-    Connect(a, qp_a, b, qp_b, Service::kRc);
     for (size_t i = 0; i < sizeof(memory_a); ++i) memory_a[i] = static_cast<uint8_t>(i * 7);
   }
   shm::SendWqe Remote(shm::WrOpcode opcode, uint64_t wr_id, const void* addr) {
@@ -35,13 +29,6 @@ class RcTraffic : public ::testing::Test {
     return wc.value_or(Wc{.wr_id = ~uint64_t{0}, .status = WcStatus::kGeneralErr});
   }
 
-  alignas(64) uint8_t memory_a[65'536] = {};
-  alignas(64) uint8_t memory_b[65'536] = {};
-  TestWorld world{3};
-  TestClient& a;
-  TestClient& b;
-  TestCq cq_a, cq_b;
-  TestQp qp_a, qp_b;
   TestMr mr_a, mr_b;
 };
 

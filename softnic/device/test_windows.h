@@ -30,20 +30,13 @@ struct TestBind {
 
 inline uint32_t NextKey(uint32_t rkey) { return (rkey & ~0xffu) | ((rkey + 1) & 0xff); }
 
-class WindowTest : public ::testing::Test {
+class WindowTest : public ::testing::Test, protected TestPair<> {
  protected:
   explicit WindowTest(Service service = Service::kRc)
-      : service_(service),
-        a(world.AddClient(0)),
-        b(world.AddClient(1)),
-        cq_a(a.MustCreateCq()),
-        cq_b(b.MustCreateCq()),
-        qp_a(a.MustCreateQp(service, cq_a)),
-        qp_b(b.MustCreateQp(service, cq_b)),
+      : TestPair(service),
+        service_(service),
         mr_a(a.MustRegMr(memory_a, sizeof(memory_a), access::kLocalWrite)),
-        mr_b(b.MustRegMr(memory_b, sizeof(memory_b), kBindable)) {
-    Connect(a, qp_a, b, qp_b, service);
-  }
+        mr_b(b.MustRegMr(memory_b, sizeof(memory_b), kBindable)) {}
 
   static int AllocMw(TestClient& client, shm::Handle pd, uint32_t type, TestMw* out) {
     shm::AllocMwRequest request{pd, type};
@@ -145,14 +138,7 @@ class WindowTest : public ::testing::Test {
   }
   uint64_t AddrB(uint32_t offset) const { return reinterpret_cast<uint64_t>(memory_b) + offset; }
 
-  alignas(64) uint8_t memory_a[4'096] = {};
-  alignas(64) uint8_t memory_b[4'096] = {};
   const Service service_;
-  TestWorld world;
-  TestClient& a;
-  TestClient& b;
-  TestCq cq_a, cq_b;
-  TestQp qp_a, qp_b;
   TestMr mr_a, mr_b;
 };
 

@@ -46,11 +46,11 @@ class FakeDma final : public SteppedDma {
   bool Step(DeviceCore& device, Instant now) override;
 
   std::map<transport::MemoryId, Region> regions;
-  bool is_held = false;           // requests wait (a slow client)
-  SessionId held_session = 0;     // only those that touch it wait
-  int add_error = 0;              // what AddRegion says
+  bool is_held = false;                                       // requests wait (a slow client)
+  SessionId held_session = 0;                                 // only those that touch it wait
+  int add_error = 0;                                          // what AddRegion says
   std::function<bool(SessionId, const RegionSpec&)> may_add;  // if set; else EFAULT
-  uint64_t bad_addr = 0;          // a page that is gone
+  uint64_t bad_addr = 0;                                      // a page that is gone
   bool is_owner_gone = false;     // ... and so is the process whose page it was
   std::vector<uint64_t> streams;  // of all submissions
 
@@ -108,7 +108,7 @@ class FakeServices final : public SessionServices {
   uint64_t next_queue = 1;
   int allocate_error = 0;
   uint32_t allocations_before_error = 0;  // that many succeed first
-  std::set<uint32_t> pages;  // doorbell pages of thread domains
+  std::set<uint32_t> pages;               // doorbell pages of thread domains
   std::map<shm::Handle, std::deque<shm::ChannelEvent>> open_channels;
   int open_error = 0;
   int send_error = 0;
@@ -254,6 +254,30 @@ class TestWorld {
 
 // Connects two QPs, and leaves both in RTS.
 void Connect(TestClient& a, TestQp& qp_a, TestClient& b, TestQp& qp_b, Service service);
+
+// Two sessions on two NICs with a QP each, connected to each other, and memory that outlives what
+// DMA may be under way at the end.
+template <size_t kBytes = 4'096>
+struct TestPair {
+  explicit TestPair(Service service = Service::kRc, uint32_t nics = 2)
+      : world(nics),
+        a(world.AddClient(0)),
+        b(world.AddClient(1)),
+        cq_a(a.MustCreateCq()),
+        cq_b(b.MustCreateCq()),
+        qp_a(a.MustCreateQp(service, cq_a)),
+        qp_b(b.MustCreateQp(service, cq_b)) {
+    Connect(a, qp_a, b, qp_b, service);
+  }
+
+  alignas(64) uint8_t memory_a[kBytes] = {};
+  alignas(64) uint8_t memory_b[kBytes] = {};
+  TestWorld world;
+  TestClient& a;
+  TestClient& b;
+  TestCq cq_a, cq_b;
+  TestQp qp_a, qp_b;
+};
 
 // A work request with the fields all kinds share.
 shm::SendWqe MakeWqe(shm::WrOpcode opcode, uint64_t wr_id, uint8_t flags = shm::kSendSignaled);
