@@ -6,6 +6,7 @@
 #include <new>
 
 #include "core/client/no_cancel.h"
+#include "verbs_shim/memory.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -132,15 +133,7 @@ ibv_mr* RegDmMr(ibv_pd* pd, ibv_dm* dm, uint64_t dm_offset, size_t length, unsig
     delete mr;
     return Fail<ibv_mr>(error);
   }
-  mr->base.context = pd->context;
-  mr->base.pd = pd;
-  mr->base.length = length;
-  mr->base.handle = reply.mr;
-  mr->base.lkey = reply.lkey;
-  mr->base.rkey = reply.rkey;
-  mr->kind = MrKind::kDm;
-  Use(pd);
-  return &mr->base;
+  return Introduce(mr, MrKind::kDm, pd, length, reply);
 }
 
 }  // namespace verbena::verbs

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "core/client/no_cancel.h"
+#include "verbs_shim/memory.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -53,15 +54,8 @@ VERBENA_EXPORT ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t handle) {
     delete mr;
     return Fail<ibv_mr>(error);
   }
-  mr->base.context = pd->context;
-  mr->base.pd = pd;
-  mr->base.length = reply.length;
-  mr->base.handle = handle;
-  mr->base.lkey = reply.lkey;
-  mr->base.rkey = reply.rkey;
-  mr->kind = MrKind::kImported;
-  Use(pd);
-  return &mr->base;
+  return Introduce(mr, MrKind::kImported, pd, reply.length,
+                   shm::RegMrReply{handle, reply.lkey, reply.rkey, 0});
 }
 VERBENA_EXPORT void ibv_unimport_mr(ibv_mr* mr) {
   Unuse(mr->pd);

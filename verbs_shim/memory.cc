@@ -73,18 +73,10 @@ ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wan
     Debug("registering %zu bytes at %p, access 0x%x: %s", length, addr, wanted, strerror(error));
     return Fail<ibv_mr>(error);
   }
-  mr->base.context = pd->context;
-  mr->base.pd = pd;
   mr->base.addr = addr;
-  mr->base.length = length;
-  mr->base.handle = reply.mr;
-  mr->base.lkey = reply.lkey;
-  mr->base.rkey = reply.rkey;
-  mr->kind = MrKind::kProcess;
   mr->access = wanted;
   mr->registration = registration;
-  Use(pd);
-  return &mr->base;
+  return Introduce(mr, MrKind::kProcess, pd, length, reply);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What registering and re-registering have in common.
+// What verbs that make or change regions have in common.
 #pragma once
 
 #include "core/client/payload.h"
@@ -9,5 +9,19 @@ namespace verbena::verbs {
 // Makes the range of the request present and says in it what of it the NIC can map. 0 or errno, as
 // ibv_reg_mr gives it. `registration` stands for the range from then on.
 int PrepareRegion(Context* context, client::Registration* registration, shm::RegMrRequest* request);
+
+// What every verb that makes a region does at its end: `mr` is one of `pd` from now on.
+inline ibv_mr* Introduce(Mr* mr, MrKind kind, ibv_pd* pd, size_t length,
+                         const shm::RegMrReply& reply) {
+  mr->base.context = pd->context;
+  mr->base.pd = pd;
+  mr->base.length = length;
+  mr->base.handle = reply.mr;
+  mr->base.lkey = reply.lkey;
+  mr->base.rkey = reply.rkey;
+  mr->kind = kind;
+  Use(pd);
+  return &mr->base;
+}
 
 }  // namespace verbena::verbs

@@ -106,14 +106,7 @@ ibv_mr* AllocNullMr(ibv_pd* pd) {
     delete mr;
     return Fail<ibv_mr>(error);
   }
-  mr->base.context = pd->context;
-  mr->base.pd = pd;
-  mr->base.length = SIZE_MAX;
-  mr->base.handle = reply.mr;
-  mr->base.lkey = reply.lkey;
-  mr->kind = MrKind::kNull;
-  Use(pd);
-  return &mr->base;
+  return Introduce(mr, MrKind::kNull, pd, SIZE_MAX, reply);
 }
 
 }  // namespace verbena::verbs

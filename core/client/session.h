@@ -166,6 +166,7 @@ class Session {
   Arena* AddArena(const shm::FdMessage& message, int fd);
   // Takes the fd of `kind` and `id` out of the socket or the messages kept. -1: it never came.
   int AwaitFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message);
+  int TakeFd(shm::FdKind kind, shm::Handle handle, uint64_t* bytes);
   int TakePendingFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message);
   Received ReceiveFdMessage();
   void KeepPending(const shm::FdMessage& message, int fd);

@@ -352,29 +352,26 @@ RingMemory Session::MapRing(const shm::QueuePlace& place) {
   return base == nullptr ? RingMemory() : RingMemory(base, place.bytes);
 }
 
-int Session::TakeChannelFd(shm::Handle channel) {
+int Session::TakeFd(shm::FdKind kind, shm::Handle handle, uint64_t* bytes) {
   NoCancel no_cancel;
   if (!IsForkedCopy()) {
     ScopedLock lock(&fd_lock_);
-    shm::FdMessage message;
-    int fd = AwaitFd(shm::FdKind::kChannel, channel, &message);
+    shm::FdMessage message = {};
+    int fd = AwaitFd(kind, handle, &message);
+    *bytes = message.bytes;
     if (fd >= 0) return fd;
   }
   errno = EIO;
   return -1;
 }
 
+int Session::TakeChannelFd(shm::Handle channel) {
+  uint64_t bytes;
+  return TakeFd(shm::FdKind::kChannel, channel, &bytes);
+}
+
 int Session::TakeMemoryFd(shm::Handle dm, uint64_t* bytes) {
-  NoCancel no_cancel;
-  if (!IsForkedCopy()) {
-    ScopedLock lock(&fd_lock_);
-    shm::FdMessage message;
-    int fd = AwaitFd(shm::FdKind::kDeviceMemory, dm, &message);
-    *bytes = message.bytes;
-    if (fd >= 0) return fd;
-  }
-  errno = EIO;
-  return -1;
+  return TakeFd(shm::FdKind::kDeviceMemory, dm, bytes);
 }
 
 int Session::OpenPayload(PayloadFile** out) {
