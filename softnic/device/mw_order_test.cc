@@ -18,6 +18,12 @@ class WindowOrder : public WindowTest {
     world.Settle();
     return cq.ring.Peek() == nullptr;
   }
+  // A request of a peer's that is let in; what it moves is held until Let.
+  void HoldRemote(WrOpcode opcode, uint64_t addr, uint32_t rkey) {
+    world.dma.is_held = true;
+    PostRemote(qp_a, opcode, addr, rkey);
+    world.Settle();
+  }
   void Let() {
     world.dma.is_held = false;
     world.Settle();
@@ -110,9 +116,7 @@ TEST_F(WindowOrder, LocalInvalidateCompletesWhenNothingWritesAnyMore) {
 
 TEST_F(WindowOrder, RebindCompletesWhenNothingWritesByTheOldKey) {
   TestMw mw = Bound(kMwType1);
-  world.dma.is_held = true;
-  PostRemote(qp_a, WrOpcode::kRdmaWrite, AddrB(1'024), mw.rkey);
-  world.Settle();
+  HoldRemote(WrOpcode::kRdmaWrite, AddrB(1'024), mw.rkey);
   TestBind bind = Middle(mw);
   bind.addr = AddrB(2'048);
   b.Post(qp_b, BindWqe(mw, bind, 7), {});
@@ -121,9 +125,7 @@ TEST_F(WindowOrder, RebindCompletesWhenNothingWritesByTheOldKey) {
   EXPECT_EQ(Next(b, cq_b).wr_id, 7u);
   // The first bind takes nothing away, and waits for nothing.
   TestMw fresh = MustAllocMw(kMwType1);
-  world.dma.is_held = true;
-  PostRemote(qp_a, WrOpcode::kRdmaWrite, AddrB(2'048), bind.rkey);
-  world.Settle();
+  HoldRemote(WrOpcode::kRdmaWrite, AddrB(2'048), bind.rkey);
   b.Post(qp_b, BindWqe(fresh, Middle(fresh), 8), {});
   EXPECT_FALSE(IsQuiet(cq_b));
   Let();
@@ -131,9 +133,7 @@ TEST_F(WindowOrder, RebindCompletesWhenNothingWritesByTheOldKey) {
 
 TEST_F(WindowOrder, SendWithInvalidateCompletesWhenNothingReadsAnyMore) {
   TestMw mw = Bound(kMwType2);
-  world.dma.is_held = true;
-  PostRemote(qp_a, WrOpcode::kRdmaRead, AddrB(1'024), mw.rkey);
-  world.Settle();
+  HoldRemote(WrOpcode::kRdmaRead, AddrB(1'024), mw.rkey);
   b.PostRecv(qp_b, 3, {});
   shm::SendWqe wqe = MakeWqe(WrOpcode::kSendWithInv, 2);
   wqe.imm_or_rkey = mw.rkey;
@@ -147,9 +147,7 @@ TEST_F(WindowOrder, SendWithInvalidateCompletesWhenNothingReadsAnyMore) {
 
 TEST_F(WindowOrder, DeallocationEndsWhenNothingWritesAnyMore) {
   TestMw mw = Bound(kMwType1);
-  world.dma.is_held = true;
-  PostRemote(qp_a, WrOpcode::kRdmaWrite, AddrB(1'024), mw.rkey);
-  world.Settle();
+  HoldRemote(WrOpcode::kRdmaWrite, AddrB(1'024), mw.rkey);
   shm::HandleRequest request{mw.handle, 0};
   uint32_t slot = b.Begin(CommandOp::kDeallocMw, &request, sizeof(request));
   world.Settle();
@@ -181,9 +179,7 @@ TEST_F(WindowOrder, WhatWasLetInAndHasNotBegunNeverBegins) {
 // An invalidated region's DMA is waited for likewise.
 TEST_F(WindowOrder, InvalidationOfARegionWaitsToo) {
   TestMr open_b = b.MustRegMr(memory_b, 64, access::kLocalWrite | access::kRemoteWrite);
-  world.dma.is_held = true;
-  PostRemote(qp_a, WrOpcode::kRdmaWrite, AddrB(0), open_b.rkey);
-  world.Settle();
+  HoldRemote(WrOpcode::kRdmaWrite, AddrB(0), open_b.rkey);
   b.Post(qp_b, InvalidateWqe(open_b.rkey, 7), {});
   EXPECT_TRUE(IsQuiet(cq_b));
   Let();
@@ -192,9 +188,7 @@ TEST_F(WindowOrder, InvalidationOfARegionWaitsToo) {
 
 TEST_F(WindowOrder, ASendQueueIsDrainedWhenItsInvalidationIsDone) {
   TestMw mw = Bound(kMwType2);
-  world.dma.is_held = true;
-  PostRemote(qp_a, WrOpcode::kRdmaWrite, AddrB(1'024), mw.rkey);
-  world.Settle();
+  HoldRemote(WrOpcode::kRdmaWrite, AddrB(1'024), mw.rkey);
   b.Post(qp_b, InvalidateWqe(mw.rkey, 7), {});
   world.Settle();
   shm::QpAttr attr{};
@@ -212,9 +206,7 @@ TEST_F(WindowOrder, ASendQueueIsDrainedWhenItsInvalidationIsDone) {
 // A flush tells the program that its memory is its own again.
 TEST_F(WindowOrder, AQpThatFailsIsFlushedWhenNothingWritesAnyMore) {
   TestMw mw = Bound(kMwType2);
-  world.dma.is_held = true;
-  PostRemote(qp_a, WrOpcode::kRdmaWrite, AddrB(1'024), mw.rkey);
-  world.Settle();
+  HoldRemote(WrOpcode::kRdmaWrite, AddrB(1'024), mw.rkey);
   b.Post(qp_b, InvalidateWqe(mw.rkey, 7), {});
   world.Settle();
   ASSERT_EQ(b.ToError(qp_b), 0);
@@ -229,9 +221,7 @@ TEST_F(WindowOrder, AQpThatFailsIsFlushedWhenNothingWritesAnyMore) {
 TEST_F(WindowOrder, ASessionEndsWithItsWindowsBoundAndInUse) {
   Bound(kMwType1);
   TestMw mw = Bound(kMwType2);
-  world.dma.is_held = true;
-  PostRemote(qp_a, WrOpcode::kRdmaWrite, AddrB(1'024), mw.rkey);
-  world.Settle();
+  HoldRemote(WrOpcode::kRdmaWrite, AddrB(1'024), mw.rkey);
   b.Post(qp_b, InvalidateWqe(mw.rkey, 7), {});
   world.Settle();
   world.Close(b);

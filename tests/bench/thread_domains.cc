@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/conformance/connect_rc.h"
+
 namespace {
 
 constexpr int kPostsPerBatch = 16;
@@ -103,33 +105,9 @@ class Loop {
   void Connect(ibv_context* context) {
     ibv_gid gid;
     Check(ibv_query_gid(context, 1, kGidIndex, &gid) == 0, "ibv_query_gid");
-    ibv_qp_attr attr = {};
-    attr.qp_state = IBV_QPS_INIT;
-    attr.port_num = 1;
-    attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-    Check(ibv_modify_qp(qp_, &attr,
-                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0,
-          "INIT");
-    attr.qp_state = IBV_QPS_RTR;
-    attr.path_mtu = IBV_MTU_1024;
-    attr.dest_qp_num = qp_->qp_num;
-    attr.min_rnr_timer = 12;
-    attr.ah_attr.is_global = 1;
-    attr.ah_attr.grh.dgid = gid;
-    attr.ah_attr.grh.sgid_index = kGidIndex;
-    attr.ah_attr.grh.hop_limit = 64;
-    attr.ah_attr.port_num = 1;
-    Check(ibv_modify_qp(qp_, &attr,
-                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                            IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0,
-          "RTR");
-    attr.qp_state = IBV_QPS_RTS;
-    attr.timeout = 14;
-    attr.retry_cnt = attr.rnr_retry = 7;
-    Check(ibv_modify_qp(qp_, &attr,
-                        IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                            IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0,
-          "RTS");
+    const int error =
+        verbena::conformance::ConnectRc(qp_, IBV_ACCESS_REMOTE_WRITE, qp_->qp_num, gid, kGidIndex);
+    Check(error == 0, "connecting a QP");
   }
 
   alignas(64) uint8_t memory_[64] = {};

@@ -89,11 +89,7 @@ TEST_F(Verb_ibv_post_send, LocalInvalidateTakesAWindowAwayAndFreesIt) {
 TEST_F(Verb_ibv_post_send, SendWithInvalidateTakesAWindowAwayAndFreesIt) {
   ibv_mw* mw = Bound(IBV_MW_TYPE_2);
   ASSERT_EQ(b->PostRecv(2, 0, 64), 0);
-  ibv_send_wr wr = {};
-  wr.opcode = IBV_WR_SEND_WITH_INV;
-  wr.send_flags = IBV_SEND_SIGNALED;
-  wr.invalidate_rkey = mw->rkey;
-  ASSERT_EQ(a->Post(wr, {a->Sge(0, 8)}), 0);
+  ASSERT_EQ(PostSendWithInvalidate(mw->rkey), 0);
   ibv_wc wc = b->WaitRecv();
   EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
   EXPECT_EQ(wc.invalidated_rkey, mw->rkey);
@@ -107,11 +103,7 @@ TEST_F(Verb_ibv_post_send, SendWithInvalidateTakesAWindowAwayAndFreesIt) {
 TEST_F(Verb_ibv_post_send, SendWithInvalidateOfAType1WindowFailsBothEnds) {
   ibv_mw* mw = Bound(IBV_MW_TYPE_1);
   ASSERT_EQ(b->PostRecv(2, 0, 64), 0);
-  ibv_send_wr wr = {};
-  wr.opcode = IBV_WR_SEND_WITH_INV;
-  wr.send_flags = IBV_SEND_SIGNALED;
-  wr.invalidate_rkey = mw->rkey;
-  ASSERT_EQ(a->Post(wr, {a->Sge(0, 8)}), 0);
+  ASSERT_EQ(PostSendWithInvalidate(mw->rkey), 0);
   EXPECT_EQ(a->WaitSend().status, IBV_WC_REM_ACCESS_ERR);
   EXPECT_NE(b->WaitRecv().status, IBV_WC_SUCCESS);
 }

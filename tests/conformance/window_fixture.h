@@ -88,6 +88,14 @@ class WindowTest : public VerbsTest {
     return b->WaitSend();
   }
 
+  // By a, of a key of b's; 0 or errno.
+  int PostSendWithInvalidate(uint32_t rkey) {
+    ibv_send_wr wr = {};
+    wr.opcode = IBV_WR_SEND_WITH_INV;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.invalidate_rkey = rkey;
+    return a->Post(wr, {a->Sge(0, 8)});
+  }
   ibv_wc Remote(ibv_wr_opcode opcode, uint64_t address, uint32_t rkey) {
     ibv_send_wr wr = {};
     wr.wr_id = 7;

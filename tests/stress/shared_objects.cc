@@ -19,7 +19,12 @@
 #include <thread>
 #include <vector>
 
+#include "tests/conformance/connect_rc.h"
+
 namespace {
+
+using verbena::conformance::ConnectRc;
+using verbena::conformance::ToInit;
 
 constexpr int kPairs = 4;
 constexpr int kCqs = 3;
@@ -69,38 +74,8 @@ ibv_qp_init_attr QpInit(Shared& s, int i) {
   return init;
 }
 
-void ToInit(ibv_qp* qp) {
-  ibv_qp_attr attr = {};
-  attr.qp_state = IBV_QPS_INIT;
-  attr.port_num = 1;
-  Check(ibv_modify_qp(qp, &attr,
-                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
-        "INIT");
-}
-
-void Connect(Shared& s, ibv_qp* qp, ibv_qp* peer) {
-  ToInit(qp);
-  ibv_qp_attr attr = {};
-  attr.qp_state = IBV_QPS_RTR;
-  attr.path_mtu = IBV_MTU_1024;
-  attr.dest_qp_num = peer->qp_num;
-  attr.min_rnr_timer = 1;
-  attr.ah_attr.is_global = 1;
-  attr.ah_attr.grh.dgid = s.gid;
-  attr.ah_attr.grh.sgid_index = kGidIndex;
-  attr.ah_attr.grh.hop_limit = 64;
-  attr.ah_attr.port_num = 1;
-  Check(ibv_modify_qp(qp, &attr,
-                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                          IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
-        "RTR");
-  attr.qp_state = IBV_QPS_RTS;
-  attr.timeout = 18;
-  attr.retry_cnt = attr.rnr_retry = 7;
-  Check(ibv_modify_qp(qp, &attr,
-                      IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                          IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC),
-        "RTS");
+void Connect(Shared& s, ibv_qp* qp, const ibv_qp* peer) {
+  Check(ConnectRc(qp, 0, peer->qp_num, s.gid, kGidIndex), "connecting a QP");
 }
 
 void PostReceive(Shared& s, uint64_t number) {
@@ -173,7 +148,7 @@ void MakeAndDestroy(Shared& s, uint32_t dice) {
     case 2: {
       ibv_qp_init_attr init = QpInit(s, static_cast<int>(dice / 6 % kCqs));
       ibv_qp* qp = Made(ibv_create_qp(s.pd, &init), "QP");
-      ToInit(qp);
+      Check(ToInit(qp, 0), "INIT");
       Check(ibv_destroy_qp(qp), "ibv_destroy_qp");
       return;
     }
