@@ -412,5 +412,18 @@ TEST_F(Windows, AreShown) {
   EXPECT_EQ(free.at("qpn"), "-");
 }
 
+TEST_F(Windows, ARegionThatHasSomeIsNotReregistered) {
+  TestMw mw = Bound(kMwType2);
+  shm::ReregMrRequest request{};
+  request.mr = mr_b.handle;
+  request.changes = shm::kReregAccess;
+  request.region.access = access::kLocalWrite | access::kMwBind;
+  shm::RegMrReply reply{};
+  EXPECT_EQ(b.Execute(shm::CommandOp::kReregMr, request, &reply), EBUSY);
+  EXPECT_EQ(Write(AddrB(1'024), mw.rkey), WcStatus::kSuccess);
+  ASSERT_EQ(Invalidate(mw.rkey).status, WcStatus::kSuccess);
+  EXPECT_EQ(b.Execute(shm::CommandOp::kReregMr, request, &reply), 0);
+}
+
 }  // namespace
 }  // namespace verbena::softnic::testing
