@@ -25,7 +25,8 @@ struct Budget {
     return use.windows < windows && use.bytes <= bytes && bytes_more <= bytes - use.bytes;
   }
 };
-constexpr Budget kFileBudget = {8'192, 2ull << 40};
+// A program that wants all its memory mapped has as many regions as windows.
+constexpr Budget kFileBudget = {16'384, 2ull << 40};
 constexpr Budget kDaemonBudget = {30'000, 64ull << 40};
 
 PayloadFile::Use all_files_use;
