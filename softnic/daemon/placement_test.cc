@@ -82,7 +82,8 @@ TEST(Placement, TheShardDoesNotSpinBeforeAClientThatWaitsForItsCpu) {
   if (!cpus.has_value()) GTEST_SKIP() << "needs two CPUs";
   double at_home = LooksPerCommand(*cpus, Woken::kAtHome);
   double behind = LooksPerCommand(*cpus, Woken::kBehindTheShard);
-  EXPECT_GT(at_home, 20) << "it spins for a client that runs elsewhere";
+  // Hundreds; under a sanitizer, some twenty. One that does not spin looks once, at most.
+  EXPECT_GT(at_home, 4) << "it spins for a client that runs elsewhere";
   EXPECT_LT(behind, at_home / 4);
 }
 

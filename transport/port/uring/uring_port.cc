@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <string>
 
@@ -102,15 +103,30 @@ struct UringPort::Receiver {
 UringPort::UringPort(const UdpPortConfig& config) : UdpPort(config), ring_(new Ring) {}
 
 UringPort::~UringPort() {
-  if (ring_->opened) {
-    // Requests hold their sockets: gone first, the addresses are free when this returns.
-    io_uring_sync_cancel_reg all{};
-    all.fd = -1;
-    all.flags = IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL;
-    all.timeout.tv_sec = 1;
-    io_uring_register_sync_cancel(&ring_->ring, &all);
-    io_uring_get_events(&ring_->ring);
+  if (!ring_->opened) return;
+  // Requests hold their sockets: gone first, the addresses are free when this returns.
+  Submit();
+  CancelAll();
+  // Those of a thread that has ended are cancelled by its end, and complete in a worker's time.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (holding_ > 0 && std::chrono::steady_clock::now() < end) {
+    __kernel_timespec most{.tv_sec = 0, .tv_nsec = 100'000'000};
+    io_uring_cqe* cqe = nullptr;
+    io_uring_wait_cqe_timeout(&ring_->ring, &cqe, &most);
+    while (Reap()) {
+    }
   }
+  // A completion is told before its socket is let go of, both under the lock that this call takes.
+  CancelAll();
+}
+
+void UringPort::CancelAll() {
+  io_uring_sync_cancel_reg all{};
+  all.fd = -1;
+  all.flags = IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL;
+  all.timeout.tv_sec = 1;
+  io_uring_register_sync_cancel(&ring_->ring, &all);
+  io_uring_get_events(&ring_->ring);
 }
 
 std::unique_ptr<UringPort> UringPort::Open(const UdpPortConfig& config, UdpPortError* error) {
@@ -255,6 +271,7 @@ bool UringPort::Arm(size_t endpoint) {
   io_uring_sqe_set_data64(sqe, receiver.UserDataAt(endpoint));
   ring_->last_send = nullptr;
   ++unsubmitted_;
+  ++holding_;
   ++uring_counters_.receives_armed;
   return true;
 }
@@ -282,6 +299,7 @@ void UringPort::WaitForRoom(size_t endpoint) {
   io_uring_sqe_set_data64(sqe, UserData(Request::kRoom, 0, 0, static_cast<uint32_t>(endpoint)));
   ring_->last_send = nullptr;
   ++unsubmitted_;
+  ++holding_;
 }
 
 void UringPort::OnBatchesReady() {
@@ -392,6 +410,7 @@ void UringPort::OnCompletion(uint64_t user_data, int result, uint32_t flags) {
   const auto index = static_cast<uint32_t>(user_data);
   switch (static_cast<Request>(user_data >> 56)) {
     case Request::kReceive:
+      if ((flags & IORING_CQE_F_MORE) == 0) --holding_;
       OnReceived(index, user_data, result, flags);
       break;
     case Request::kSend: {
@@ -408,6 +427,7 @@ void UringPort::OnCompletion(uint64_t user_data, int result, uint32_t flags) {
       break;
     }
     case Request::kRoom:
+      --holding_;
       // ECANCELED: the thread that waited is gone. Trying tells.
       SetBlocked(index, false);
       break;

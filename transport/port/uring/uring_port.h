@@ -63,6 +63,7 @@ class UringPort final : public UdpPort {
   void ArmAll();
   void WaitForRoom(size_t endpoint);
   void Cancel(uint64_t user_data);
+  void CancelAll();
   // Precondition: the submission queue has room.
   void Prepare(SendBatch* batch);
   void Submit();
@@ -83,6 +84,7 @@ class UringPort final : public UdpPort {
   const void* thread_ = nullptr;  // who armed the receivers
   uint32_t unsubmitted_ = 0;
   uint32_t sends_under_way_ = 0;  // prepared, and not completed
+  uint32_t holding_ = 0;          // requests that hold a socket until they complete
   UringCounters uring_counters_;
 };
 

@@ -73,6 +73,21 @@ TEST_F(UringPortTest, AnotherThreadTakesOverWhileTheFirstHangs) {
   EXPECT_EQ(b_->counters().received_packets, 4u);
 }
 
+// Requests of a thread that has ended, or is about to, complete in the kernel's own time.
+TEST_F(UringPortTest, ItsAddressIsFreeOnceItIsGone) {
+  for (uint32_t i = 0; i < 300; ++i) {
+    std::thread driver([&] {
+      SendOne(i);
+      ExpectOne(i);
+    });
+    driver.join();
+    b_.reset();
+    UdpPortError error;
+    b_ = UringPort::Open({.addresses = {{Loopback(2)}}, .port = kPort}, &error);
+    ASSERT_NE(b_, nullptr) << "round " << i << ": " << error.text;
+  }
+}
+
 TEST_F(UringPortTest, MoreDatagramsThanBuffersWaitInTheSocket) {
   const uint32_t count = 200;
   for (uint32_t i = 0; i < count; ++i) SendOne(i);
