@@ -64,7 +64,21 @@ inline constexpr uint64_t kRegMrMaskFdOffset = 1u << 3;
 inline constexpr uint64_t kRegMrMaskDmah = 1u << 4;
 inline constexpr uint64_t kRegMrMaskBuf = 1u << 5;
 
+// ibv_dmah_init_attr and its mask, v64 (ibv_alloc_dmah).
+struct DmahInitAttrV64 {
+  uint32_t comp_mask;
+  uint32_t cpu_id;
+  uint8_t ph;
+  uint8_t tph_mem_type;
+};
+inline constexpr uint32_t kDmahMaskCpuId = 1u << 0;
+inline constexpr uint32_t kDmahMaskPh = 1u << 1;
+inline constexpr uint32_t kDmahMaskMemType = 1u << 2;
+inline constexpr uint8_t kTphMemTypeVm = 0;
+inline constexpr uint8_t kTphMemTypePm = 1;
+
 // Values that v64's enums add.
+inline constexpr uint32_t kParentDomainAllowCcUnprotectedAllocV64 = 1u << 2;
 inline constexpr int kEventDeviceSpeedChangeV64 = IBV_EVENT_WQ_FATAL + 1;
 inline constexpr int kWrFlushV64 = 14;
 inline constexpr uint32_t kDataInOrderReturnCapsV64 = 1u << 0;
@@ -110,5 +124,6 @@ static_assert(sizeof(QpExV64) == 360);
 static_assert(offsetof(QpExV64, wr_flush) == 352);
 static_assert(sizeof(PortAttrV64) == 56);
 static_assert(sizeof(MrInitAttrV64) == 72);
+static_assert(sizeof(DmahInitAttrV64) == 12);
 
 }  // namespace verbena::verbs

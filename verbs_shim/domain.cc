@@ -78,8 +78,11 @@ int DeallocTd(ibv_td* td) {
 // nullptr with errno: EINVAL: no PD, a PD or TD of another context, an unknown bit in comp_mask,
 // allocators announced and not both there; ENOMEM.
 ibv_pd* AllocParentDomain(ibv_context* context, ibv_parent_domain_init_attr* attr) {
-  constexpr uint32_t kKnownMask =
-      IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+  // The last permits memory that a confidential guest shares with its host, where a device needs
+  // it. This one does not: all memory will do.
+  constexpr uint32_t kKnownMask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS |
+                                  IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT |
+                                  kParentDomainAllowCcUnprotectedAllocV64;
   if ((attr->comp_mask & ~kKnownMask) != 0) return Fail<ibv_pd>(EINVAL);
   if (attr->pd == nullptr || attr->pd->context != context) return Fail<ibv_pd>(EINVAL);
   if (attr->td != nullptr && attr->td->context != context) return Fail<ibv_pd>(EINVAL);

@@ -1,9 +1,8 @@
-// Memory regions, and buffers the library allocates.
+// Memory regions.
 #include "verbs_shim/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <new>
 
@@ -16,13 +15,6 @@
 
 namespace verbena::verbs {
 namespace {
-
-// struct ibv_buf is opaque to programs.
-struct Buf {
-  void* addr;
-  size_t size;
-  ibv_pd* pd;
-};
 
 // What makes pinning pointless is found before it; the NIC judges the rest.
 // Spec: ib_check_mr_access of the kernel; ibv_reg_mr(3).
@@ -47,6 +39,8 @@ int ChooseBackend(const shm::Welcome& welcome, uint32_t* backend) {
   if (*backend == 0) return EINVAL;
   return (welcome.dma_backends & *backend) != 0 ? 0 : EOPNOTSUPP;
 }
+
+}  // namespace
 
 ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wanted) {
   Context* context = ToContext(pd->context);
@@ -78,8 +72,6 @@ ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wan
   mr->registration = registration;
   return Introduce(mr, MrKind::kProcess, pd, length, reply);
 }
-
-}  // namespace
 
 int PrepareRegion(Context* context, client::Registration* registration,
                   shm::RegMrRequest* request) {
@@ -123,61 +115,10 @@ VERBENA_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
   int error = ExecuteDestroy(ToContext(mr->context), shm::CommandOp::kDeregMr, mr->handle);
   if (error != 0) return error;
   Unuse(mr->pd);
+  if (ToMr(mr)->dmah != nullptr) ToMr(mr)->dmah->users.fetch_sub(1);
   delete ToMr(mr)->registration;
   delete ToMr(mr);
   return 0;
-}
-
-// --- v64: buffers and registration by description ------------------------------------------------
-
-// Zeroed memory of whole pages.  Errors: ENOMEM.
-VERBENA_EXPORT void* ibv_alloc_buf(ibv_pd* pd, size_t size, void** buf) {
-  auto* handle = new (std::nothrow) Buf();
-  if (handle == nullptr) return Fail<void>(ENOMEM);
-  size_t page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  size_t bytes = (size + page_bytes - 1) / page_bytes * page_bytes;
-  void* addr = nullptr;
-  if (bytes < size || posix_memalign(&addr, page_bytes, bytes == 0 ? page_bytes : bytes) != 0) {
-    delete handle;
-    return Fail<void>(ENOMEM);
-  }
-  memset(addr, 0, bytes);
-  *handle = {addr, size, pd};
-  *buf = handle;
-  return addr;
-}
-
-VERBENA_EXPORT void ibv_free_buf(void* buf) {
-  auto* handle = static_cast<Buf*>(buf);
-  free(handle->addr);
-  delete handle;
-}
-
-// Errors: EINVAL: the range is not inside the buffer, or the buffer is another PD's.
-VERBENA_EXPORT ibv_mr* ibv_reg_buf_mr(ibv_pd* pd, void* buf, void* addr, size_t length,
-                                      int wanted) {
-  auto* handle = static_cast<Buf*>(buf);
-  auto base = reinterpret_cast<uintptr_t>(handle->addr);
-  auto start = reinterpret_cast<uintptr_t>(addr);
-  if (handle->pd->handle != pd->handle || start < base || start - base > handle->size ||
-      length > handle->size - (start - base)) {
-    return Fail<ibv_mr>(EINVAL);
-  }
-  return RegMr(pd, addr, length, start, static_cast<uint32_t>(wanted));
-}
-
-// Errors: EINVAL: no address; EOPNOTSUPP: by file descriptor, or with a DMA handle.
-VERBENA_EXPORT ibv_mr* ibv_reg_mr_ex(ibv_pd* pd, MrInitAttrV64* attr) {
-  constexpr uint64_t kKnown = kRegMrMaskIova | kRegMrMaskAddr | kRegMrMaskBuf;
-  if ((attr->comp_mask & ~kKnown) != 0) return Fail<ibv_mr>(EOPNOTSUPP);
-  if ((attr->comp_mask & kRegMrMaskAddr) == 0) return Fail<ibv_mr>(EINVAL);
-  if ((attr->comp_mask & kRegMrMaskBuf) != 0 && (attr->comp_mask & kRegMrMaskIova) == 0) {
-    return ibv_reg_buf_mr(pd, attr->buf, attr->addr, attr->length, attr->access);
-  }
-  if ((attr->comp_mask & kRegMrMaskBuf) != 0) return Fail<ibv_mr>(EINVAL);
-  uint64_t iova =
-      (attr->comp_mask & kRegMrMaskIova) != 0 ? attr->iova : reinterpret_cast<uint64_t>(attr->addr);
-  return RegMr(pd, attr->addr, attr->length, iova, static_cast<uint32_t>(attr->access));
 }
 
 }  // namespace verbena::verbs

@@ -10,6 +10,9 @@ namespace verbena::verbs {
 // ibv_reg_mr gives it. `registration` stands for the range from then on.
 int PrepareRegion(Context* context, client::Registration* registration, shm::RegMrRequest* request);
 
+// nullptr with errno, as ibv_reg_mr_iova2 gives it.
+ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wanted);
+
 // What every verb that makes a region does at its end: `mr` is one of `pd` from now on.
 inline ibv_mr* Introduce(Mr* mr, MrKind kind, ibv_pd* pd, size_t length,
                          const shm::RegMrReply& reply) {

@@ -67,7 +67,8 @@ struct Td {
 // whose handle it has.
 struct Pd {
   ibv_pd base;  // must be first
-  std::atomic<uint32_t> users;  // parent domains of it; of a parent domain also all other objects
+  // Parent domains of it, and buffers; of a parent domain also all other objects.
+  std::atomic<uint32_t> users;
   ibv_pd* parent_of;            // nullptr: a protection domain
   // Of a parent domain; each may be nullptr.
   Td* td;
@@ -84,6 +85,12 @@ struct EntryBuffer {
   uint64_t type;
 };
 
+// A hint for the bus between a NIC and memory. struct ibv_dmah of v64 has only the context.
+struct Dmah {
+  ibv_context* context;         // must be first
+  std::atomic<uint32_t> users;  // regions
+};
+
 enum class MrKind : uint8_t { kProcess, kNull, kDm, kImported };
 
 struct Mr {
@@ -91,6 +98,7 @@ struct Mr {
   MrKind kind;
   uint32_t access;
   client::Registration* registration;  // kProcess
+  Dmah* dmah;                          // or nullptr
 };
 
 struct Dm {

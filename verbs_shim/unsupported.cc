@@ -14,8 +14,6 @@ VERBENA_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece* ece) {
 VERBENA_EXPORT int ibv_query_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
 
 // v64.
-VERBENA_EXPORT void* ibv_alloc_dmah(ibv_context*, void*) { return Fail<void>(EOPNOTSUPP); }
-VERBENA_EXPORT int ibv_dealloc_dmah(void*) { return EOPNOTSUPP; }
 VERBENA_EXPORT int ibv_dm_export_dmabuf_fd(ibv_dm*) {
   errno = EOPNOTSUPP;
   return -1;

@@ -356,8 +356,7 @@ PARTS = [
     Part("interop", 25 * 60, interop),
     Part("dist", 8 * 60, dist),
     Part("clang", 10 * 60, clang),
-    Part("asan", 25 * 60, sanitizer("asan")),
-    Part("ubsan", 25 * 60, sanitizer("ubsan")),
+    Part("asan_ubsan", 25 * 60, sanitizer("asan_ubsan")),
     Part("tsan", 25 * 60, sanitizer("tsan")),
     Part("bench", 10 * 60, bench),
 ]
