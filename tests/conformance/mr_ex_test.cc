@@ -294,6 +294,30 @@ TEST_F(Verb_ibv_reg_mr_ex, IsReregisteredAsAnyOther) {
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 
+TEST_F(Verb_ibv_reg_mr_ex, TakesWindowsOfType1) {
+  v64::MrInitAttr attr = AttrOf(*b, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+  ibv_mr* mr = v64::RegMrEx(b->pd, &attr);
+  ibv_mw* mw = ibv_alloc_mw(b->pd, IBV_MW_TYPE_1);
+  ASSERT_NE(mr, nullptr);
+  ASSERT_NE(mw, nullptr);
+  ibv_mw_bind bind = {
+      1, IBV_SEND_SIGNALED, {mr, b->buffer.address() + 4096, 64, IBV_ACCESS_REMOTE_WRITE}};
+  ASSERT_EQ(ibv_bind_mw(b->qp, mw, &bind), 0);
+  ASSERT_EQ(b->WaitSend().status, IBV_WC_SUCCESS);
+  memset(a->buffer.data(), 0x44, 64);
+  ibv_send_wr wr = {};
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.rdma = {b->buffer.address() + 4096, mw->rkey};
+  ASSERT_EQ(a->Post(wr, {a->Sge(0, 64)}), 0);
+  EXPECT_EQ(a->WaitSend().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(memcmp(a->buffer.data(), b->buffer.data() + 4096, 64), 0);
+  EXPECT_EQ(WriteTo(mr, b->buffer.address()).status, IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(ibv_dereg_mr(mr), EBUSY);
+  EXPECT_EQ(ibv_dealloc_mw(mw), 0);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
 TEST_F(Verb_ibv_reg_mr_ex, RefusesRightsThatDoNotGoTogether) {
   for (unsigned access : {IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_ATOMIC}) {
     v64::MrInitAttr attr = AttrOf(*b, access);
