@@ -151,7 +151,7 @@ class Stage {
     size_t index = input.Take<uint8_t>() % qps_.size();
     Pdu pdu;
     pdu.service = services_[index];
-    pdu.opcode = static_cast<Opcode>(input.Take<uint8_t>() % 24);
+    pdu.opcode = static_cast<Opcode>(input.Take<uint8_t>() % 32);
     const transport::OpcodeInfo* info = transport::LookUpOpcode(pdu.opcode);
     if (info == nullptr || (info->services & 1u << static_cast<int>(pdu.service)) == 0) return;
     auto flags = input.Take<uint8_t>();
@@ -163,6 +163,8 @@ class Stage {
     Psn base = info->is_request ? expected_[index] : port_.last_psn;
     pdu.psn = base + PsnCount{flags / 4 % 4 != 0 ? 0 : delta};
     if (info->is_request) expected_[index] = pdu.psn.Next();
+    pdu.flush_type = 1 + flags % 4;
+    pdu.flush_level = flags / 64;
     pdu.remote_addr = WindowAddress(input.Take<uint8_t>() * 8u);
     pdu.rkey = RKey(flags / 16 % 8 == 7 ? input.Take<uint32_t>() : open_.rkey);
     auto length_choice = input.Take<uint8_t>();
