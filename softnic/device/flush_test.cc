@@ -2,6 +2,7 @@
 #include <cerrno>
 
 #include "softnic/device/test_windows.h"
+#include "softnic/device/test_wire.h"
 
 namespace verbena::softnic::testing {
 namespace {
@@ -209,6 +210,66 @@ TEST_F(Flush, IsNotForUc) {
   Post(uc_a, open.rkey);
   EXPECT_EQ(Next(a, cq_a).status, WcStatus::kLocQpOpErr);
 }
+
+// --- over a network ------------------------------------------------------------------------------
+
+class FlushOverWire : public Wire {
+ protected:
+  void SetUp() override {
+    Connect(Service::kRc);
+    open = bob.MustRegMr(to.data(), to.size(), kFlushable);
+  }
+  shm::SendWqe WqeOf(WrOpcode opcode, uint64_t wr_id, uint8_t flags) {
+    shm::SendWqe wqe = MakeWqe(opcode, wr_id, flags);
+    wqe.remote_addr = reinterpret_cast<uint64_t>(to.data());
+    wqe.rkey = open.rkey;
+    return wqe;
+  }
+  void Flush(uint32_t level, uint64_t length, uint64_t wr_id = 2) {
+    shm::SendWqe wqe = WqeOf(WrOpcode::kFlush, wr_id, shm::kSendSignaled);
+    wqe.flush = {length, flush::kGlobal, level};
+    alice.Post(qp_a, wqe, {});
+  }
+
+  TestMr open;
+};
+
+TEST_P(FlushOverWire, WaitsForAMessageOfManyPackets) {
+  b->dma.is_held = true;
+  alice.Post(qp_a, WqeOf(WrOpcode::kRdmaWrite, 1, 0), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  Flush(flush::kRange, kBytes);
+  Settle();
+  EXPECT_EQ(cq_a.ring.Peek(), nullptr);
+  b->dma.is_held = false;
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  EXPECT_EQ(last.wr_id, 2u);
+  EXPECT_EQ(last.opcode, shm::WcOpcode::kFlush);
+  EXPECT_EQ(to, from);
+}
+
+TEST_P(FlushOverWire, ManyKeepTheirOrder) {
+  for (uint64_t i = 0; i < 10; ++i) Flush(i % 2 == 0 ? flush::kMr : flush::kRange, 8, i);
+  for (uint64_t i = 0; i < 10; ++i) {
+    EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+    EXPECT_EQ(last.wr_id, i);
+  }
+}
+
+TEST_P(FlushOverWire, NeedsTheRightAndTheRange) {
+  const uint32_t closed = mr_b.rkey;
+  for (int i = 0; i < 3; ++i) {
+    if (i == 2) open.rkey = closed;
+    Flush(i == 1 ? flush::kRange : flush::kMr, kBytes + 1);
+    EXPECT_EQ(Wait(alice, cq_a), i == 0 ? WcStatus::kSuccess : WcStatus::kRemAccessErr);
+    if (i == 0) continue;
+    EXPECT_EQ(bob.TakeAsyncEvents(), std::vector<EventType>{EventType::kQpAccessErr});
+    ASSERT_EQ(alice.ToReset(qp_a), 0);
+    ASSERT_EQ(bob.ToReset(qp_b), 0);
+    ASSERT_NO_FATAL_FAILURE(Connect(Service::kRc));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Packets, FlushOverWire, ::testing::Bool(), Wire::NameOf);
 
 }  // namespace
 }  // namespace verbena::softnic::testing

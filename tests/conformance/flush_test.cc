@@ -230,6 +230,30 @@ TEST_F(Verb_ibv_wr_flush, IsNotForUcAndUd) {
   }
 }
 
+// A window's rights are its own; the region need not allow it.
+TEST_F(Verb_ibv_wr_flush, GoesByAWindowThatAllowsIt) {
+  for (unsigned access : {IBV_ACCESS_REMOTE_WRITE | kAccessGlobal, IBV_ACCESS_REMOTE_WRITE + 0u}) {
+    Make(kQpAccess, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+    ibv_mw* mw = ibv_alloc_mw(b->pd, IBV_MW_TYPE_1);
+    ASSERT_NE(mw, nullptr);
+    ibv_mw_bind bind = {};
+    bind.send_flags = IBV_SEND_SIGNALED;
+    bind.bind_info = {b->mr, b->buffer.address() + 4096, 4096, access};
+    ASSERT_EQ(ibv_bind_mw(b->qp, mw, &bind), 0);
+    ASSERT_EQ(b->WaitSend().status, IBV_WC_SUCCESS);
+    for (uint8_t level : {kRange, kMr}) {
+      Begin(level);
+      Flush(mw->rkey, b->buffer.address() + 4096, 4096, kGlobal, level);
+      ASSERT_EQ(ibv_wr_complete(ex), 0);
+      const bool is_allowed = (access & kAccessGlobal) != 0;
+      EXPECT_EQ(a->WaitSend().status, is_allowed     ? IBV_WC_SUCCESS
+                                      : level == kMr ? IBV_WC_WR_FLUSH_ERR
+                                                     : IBV_WC_REM_ACCESS_ERR);
+    }
+    EXPECT_EQ(ibv_dealloc_mw(mw), 0);
+  }
+}
+
 // struct ibv_send_wr has no place for the type and the level.
 TEST_F(Verb_ibv_wr_flush, DoesNotGoByPostSend) {
   Make();
