@@ -25,6 +25,8 @@ enum Trait : uint32_t {
   kImm = 1u << 11,
   kIeth = 1u << 12,
   kAtomicWrite = 1u << 13,
+  kFlush = 1u << 14,
+  kFeth = 1u << 15,
   kOnly = kFirst | kLast,
 };
 
@@ -39,9 +41,11 @@ constexpr OpcodeInfo Row(const char* name, uint8_t services, uint32_t traits) {
   info.is_read_response = has(kReadResponse);
   info.is_atomic = has(kAtomic);
   info.is_atomic_write = has(kAtomicWrite);
+  info.is_flush = has(kFlush);
   info.is_first = has(kFirst);
   info.is_middle = has(kMiddle);
   info.is_last = has(kLast);
+  info.has_feth = has(kFeth);
   info.has_reth = has(kReth);
   info.has_atomic_eth = has(kAtomicEth);
   info.has_aeth = has(kAeth);
@@ -81,7 +85,7 @@ constexpr std::array<OpcodeInfo, 0x1e> kOpcodes = {
     OpcodeInfo{},
     OpcodeInfo{},
     OpcodeInfo{},
-    OpcodeInfo{},  // 0x1c is FLUSH
+    Row("FLUSH", kRc, kRequest | kOnly | kFlush | kFeth | kReth),
     Row("ATOMIC_WRITE", kRc, kRequest | kOnly | kAtomicWrite | kReth),
 };
 

@@ -42,6 +42,7 @@ enum class Opcode : uint8_t {
   kFetchAdd = 0x14,
   kSendLastWithInvalidate = 0x16,
   kSendOnlyWithInvalidate = 0x17,
+  kFlush = 0x1c,
   kAtomicWrite = 0x1d,
 };
 
@@ -57,6 +58,24 @@ enum class NakCode : uint8_t {
   kRemoteOperationalError = 3,
   kInvalidRdRequest = 4,
 };
+
+// What a FETH asks for: bits of its placement type, and its selectivity level. Values equal those
+// of enum ibv_placement_type and enum ibv_selectivity_level.  Spec: IBTA annex A19.
+namespace flush {
+inline constexpr uint8_t kGlobal = 1u << 0;      // global visibility
+inline constexpr uint8_t kPersistent = 1u << 1;  // persistence
+inline constexpr uint8_t kRange = 0;
+inline constexpr uint8_t kMr = 1;  // all that the key leads to, whatever the RETH says
+
+constexpr bool IsPlacementType(uint32_t type) {
+  return type != 0 && (type & ~uint32_t{kGlobal | kPersistent}) == 0;
+}
+// The rights that a QP and a key need for it.
+constexpr uint32_t AccessNeeded(uint32_t type) {
+  return ((type & kGlobal) != 0 ? access::kFlushGlobal : 0) |
+         ((type & kPersistent) != 0 ? access::kFlushPersistent : 0);
+}
+}  // namespace flush
 
 // Where bytes of client memory are. `memory` names a region known to softnic/dma (or to a test's
 // model memory); addr is an address in the process that owns the region.
@@ -115,6 +134,8 @@ struct Pdu {
   bool ack_request = false;
   bool solicited = false;
   PKey pkey;
+  uint8_t flush_type = 0;   // FETH: placement type
+  uint8_t flush_level = 0;  // FETH: selectivity level
   Qpn src_qpn;  // known to the local port and in DETH; not on the wire of connected services
   Qpn dest_qpn;
   Psn psn;
@@ -148,8 +169,9 @@ struct OpcodeInfo {
   const char* name;
   bool is_request, is_send, is_write, is_read_response, is_atomic;
   bool is_atomic_write;               // eight bytes at once; answered as a READ of nothing is
+  bool is_flush;                      // no bytes, and so answered as well
   bool is_first, is_middle, is_last;  // an ONLY is first and last
-  bool has_reth, has_atomic_eth, has_aeth, has_imm, has_ieth;
+  bool has_feth, has_reth, has_atomic_eth, has_aeth, has_imm, has_ieth;
   uint8_t services;  // bit 1 << Service
 };
 // nullptr for values that are no opcode.

@@ -18,7 +18,7 @@ TEST(OpcodeTableTest, HoldsExactlyTheDefinedValues) {
   for (int value = 0; value < 256; ++value) {
     if (LookUpOpcode(static_cast<Opcode>(value)) != nullptr) ++defined;
   }
-  EXPECT_EQ(defined, 24);
+  EXPECT_EQ(defined, 25);
   EXPECT_EQ(LookUpOpcode(static_cast<Opcode>(0x15)), nullptr);
   EXPECT_EQ(LookUpOpcode(static_cast<Opcode>(0x18)), nullptr);
   EXPECT_EQ(LookUpOpcode(static_cast<Opcode>(0x1e)), nullptr);
@@ -33,6 +33,8 @@ TEST(OpcodeTableTest, NamesSayWhatTheTraitsSay) {
     auto says = [&](const char* part) { return name.find(part) != std::string::npos; };
     EXPECT_EQ(info->is_send, says("SEND"));
     EXPECT_EQ(info->is_atomic_write, says("ATOMIC_WRITE"));
+    EXPECT_EQ(info->is_flush, says("FLUSH"));
+    EXPECT_EQ(info->has_feth, info->is_flush);
     EXPECT_EQ(info->is_write, says("WRITE") && !info->is_atomic_write);
     EXPECT_EQ(info->is_read_response, says("READ_RESPONSE"));
     EXPECT_EQ(info->has_imm, says("WITH_IMM"));
@@ -43,7 +45,7 @@ TEST(OpcodeTableTest, NamesSayWhatTheTraitsSay) {
     EXPECT_EQ(info->is_request, !says("RESPONSE") && !says("ACKNOWLEDGE"));
     EXPECT_EQ(info->is_atomic, says("ATOMIC_ACK") || says("SWAP") || says("ADD"));
     EXPECT_EQ(info->has_atomic_eth, says("SWAP") || says("ADD"));
-    EXPECT_EQ(info->has_reth, says("READ_REQUEST") || info->is_atomic_write ||
+    EXPECT_EQ(info->has_reth, says("READ_REQUEST") || info->is_atomic_write || info->is_flush ||
                                   (says("WRITE") && (says("FIRST") || says("ONLY"))));
     EXPECT_EQ(info->has_aeth, says("ACKNOWLEDGE") || (says("RESPONSE") && !says("MIDDLE")));
     EXPECT_TRUE(Serves(*info, Service::kRc));
@@ -59,7 +61,19 @@ TEST(OpcodeTableTest, EnumeratorsStandAtTheirRows) {
   EXPECT_STREQ(LookUpOpcode(Opcode::kAtomicAcknowledge)->name, "ATOMIC_ACKNOWLEDGE");
   EXPECT_STREQ(LookUpOpcode(Opcode::kFetchAdd)->name, "FETCH_ADD");
   EXPECT_STREQ(LookUpOpcode(Opcode::kSendOnlyWithInvalidate)->name, "SEND_ONLY_WITH_INVALIDATE");
+  EXPECT_STREQ(LookUpOpcode(Opcode::kFlush)->name, "FLUSH");
   EXPECT_STREQ(LookUpOpcode(Opcode::kAtomicWrite)->name, "ATOMIC_WRITE");
+}
+
+TEST(FlushTest, AsksForEachRightThatItsTypeNames) {
+  EXPECT_EQ(flush::AccessNeeded(flush::kGlobal), access::kFlushGlobal);
+  EXPECT_EQ(flush::AccessNeeded(flush::kPersistent), access::kFlushPersistent);
+  EXPECT_EQ(flush::AccessNeeded(flush::kGlobal | flush::kPersistent),
+            access::kFlushGlobal | access::kFlushPersistent);
+  EXPECT_FALSE(flush::IsPlacementType(0));
+  EXPECT_TRUE(flush::IsPlacementType(flush::kGlobal | flush::kPersistent));
+  EXPECT_FALSE(flush::IsPlacementType(4));
+  EXPECT_FALSE(flush::IsPlacementType(0x100));
 }
 
 TEST(SegmentTest, PartsOfAMessageJoinToWhatTheyWerePartsOf) {

@@ -83,9 +83,11 @@ class QpHost {
   // Writes at most num_sge segments.  Spec: IBTA 10.6.3 (lkey, bounds, PD, access).
   virtual KeyFault ResolveLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t access_needed,
                                 DmaSegment* out, uint16_t* out_count) = 0;
-  // Resolves a remote request's range. Not called for zero-length requests (IBTA C9-88).
+  // Resolves a remote request's range. Of zero-length requests only for FLUSH (IBTA C9-88).
   virtual KeyFault ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
                                  DmaSegment* out) = 0;
+  // The rights of a key, whatever it leads to.
+  virtual KeyFault CheckRemoteKey(RKey rkey, uint32_t access_needed) { return KeyFault::kBadRKey; }
   // SEND with invalidate, and LOCAL_INV. Granted, the key is dead at once.
   virtual KeyFault Invalidate(RKey rkey) = 0;
   // Granted, the window has its new key, and the old one is dead.  Spec: IBTA 10.6.6.2.

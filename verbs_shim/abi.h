@@ -81,6 +81,11 @@ inline constexpr uint8_t kTphMemTypePm = 1;
 inline constexpr uint32_t kParentDomainAllowCcUnprotectedAllocV64 = 1u << 2;
 inline constexpr int kEventDeviceSpeedChangeV64 = IBV_EVENT_WQ_FATAL + 1;
 inline constexpr int kWrFlushV64 = 14;
+inline constexpr uint64_t kQpExWithFlushV64 = 1u << 11;
+inline constexpr uint8_t kFlushGlobalV64 = 1u << 0;  // enum ibv_placement_type
+inline constexpr uint8_t kFlushPersistentV64 = 1u << 1;
+inline constexpr uint8_t kFlushRangeV64 = 0;  // enum ibv_selectivity_level
+inline constexpr uint8_t kFlushMrV64 = 1;
 inline constexpr uint32_t kDataInOrderReturnCapsV64 = 1u << 0;
 inline constexpr uint32_t kDataInOrderDeviceOnlyV64 = 1u << 1;
 

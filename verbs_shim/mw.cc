@@ -8,9 +8,9 @@ namespace verbena::verbs {
 namespace {
 
 // ibv_bind_mw(3), and LOCAL_WRITE, which rdma-core's own tests pass and every driver ignores.
-constexpr unsigned kWindowAccess = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                                   IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED |
-                                   IBV_ACCESS_LOCAL_WRITE | access::kOptionalMask;
+constexpr unsigned kWindowAccess =
+    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+    IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE | access::kFlushGlobal | access::kOptionalMask;
 
 // Errors: EINVAL: no such type; ENOMEM.
 ibv_mw* AllocMw(ibv_pd* pd, ibv_mw_type type) {

@@ -67,6 +67,22 @@ void WrAtomicWrite(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, const void* valu
   shm::SendWqe* wqe = BeginRemote(qp, IBV_WR_ATOMIC_WRITE, rkey, addr);
   if (wqe != nullptr) memcpy(&wqe->atomic.compare_add, value, sizeof(wqe->atomic.compare_add));
 }
+
+// What is refused here would only fail the QP later. A RETH has 32 bits for the length, which of a
+// whole region nobody looks at.
+void WrFlush(ibv_qp_ex* base, uint32_t rkey, uint64_t addr, size_t len, uint8_t type,
+             uint8_t level) {
+  shm::SendWqe* wqe = BeginRemote(base, static_cast<ibv_wr_opcode>(kWrFlushV64), rkey, addr);
+  if (wqe == nullptr) return;
+  constexpr unsigned kTypes = kFlushGlobalV64 | kFlushPersistentV64;
+  const bool is_known = type != 0 && (type & ~kTypes) == 0 && level <= kFlushMrV64;
+  if (!is_known || (level == kFlushRangeV64 && len > UINT32_MAX)) {
+    SetError(ToQp(base), EINVAL);
+    return;
+  }
+  wqe->flush = {level == kFlushRangeV64 ? len : 0, type, level};
+}
+
 void WrLocalInv(ibv_qp_ex* qp, uint32_t rkey) {
   if (shm::SendWqe* wqe = Begin(qp, IBV_WR_LOCAL_INV)) wqe->imm_or_rkey = rkey;
 }
@@ -175,7 +191,8 @@ bool SendOpsSupported(ibv_qp_type type, uint64_t send_ops_flags) {
                            IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_LOCAL_INV |
                            IBV_QP_EX_WITH_BIND_MW;
   constexpr uint64_t kRc = kUc | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-                           IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE;
+                           IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE |
+                           kQpExWithFlushV64;
   uint64_t supported = type == IBV_QPT_RC ? kRc : type == IBV_QPT_UC ? kUc : kUd;
   return (send_ops_flags & ~supported) == 0;
 }
@@ -192,6 +209,7 @@ void SetSendOps(Qp* qp, uint64_t flags) {
   if (flags & IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP) ex.wr_atomic_cmp_swp = WrAtomicCmpSwp;
   if (flags & IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD) ex.wr_atomic_fetch_add = WrAtomicFetchAdd;
   if (flags & IBV_QP_EX_WITH_ATOMIC_WRITE) ex.wr_atomic_write = WrAtomicWrite;
+  if (flags & kQpExWithFlushV64) qp->ex.wr_flush = WrFlush;
   if (flags & IBV_QP_EX_WITH_LOCAL_INV) ex.wr_local_inv = WrLocalInv;
   if (flags & IBV_QP_EX_WITH_BIND_MW) ex.wr_bind_mw = WrBindMw;
   ex.wr_set_ud_addr = WrSetUdAddr;

@@ -82,6 +82,12 @@ struct SendWqe {
       uint32_t mw;      // handle of the window
       uint32_t access;  // of the window
     } bind;
+    // kFlush: of the range; a placement type and a selectivity level as of a FETH.
+    struct {
+      uint64_t length;
+      uint32_t type;
+      uint32_t level;
+    } flush;
     struct {
       uint64_t tag;          // RDM endpoints: tag matching
       uint64_t source_data;  // RDM endpoints: remote CQ data

@@ -14,7 +14,8 @@ uint64_t PageRound(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageByte
 
 // As drivers of hardware have it: by offset only, and no hints for a process's memory.
 constexpr uint32_t kDmAccess = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
-                               access::kRemoteAtomic | access::kZeroBased | access::kOptionalMask;
+                               access::kRemoteAtomic | access::kFlushGlobal | access::kZeroBased |
+                               access::kOptionalMask;
 
 }  // namespace
 

@@ -15,9 +15,8 @@ inline int CheckAccess(uint32_t bits) {
                               access::kRemoteAtomic | access::kMwBind | access::kZeroBased |
                               access::kOnDemand | access::kHugetlb | access::kFlushGlobal |
                               access::kFlushPersistent | access::kOptionalMask;
-  // Advertised nowhere: on-demand paging, and regions that FLUSH.
-  constexpr uint32_t kUnsupported =
-      access::kOnDemand | access::kFlushGlobal | access::kFlushPersistent;
+  // Advertised nowhere: on-demand paging, and persistence, which no memory is known to have.
+  constexpr uint32_t kUnsupported = access::kOnDemand | access::kFlushPersistent;
   constexpr uint32_t kNeedLocalWrite = access::kRemoteWrite | access::kRemoteAtomic;
   if ((bits & ~kKnown) != 0) return EINVAL;
   if ((bits & kNeedLocalWrite) != 0 && (bits & access::kLocalWrite) == 0) return EINVAL;

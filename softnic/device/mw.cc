@@ -19,8 +19,8 @@ namespace {
 constexpr uint32_t kRemote = access::kRemoteRead | access::kRemoteWrite | access::kRemoteAtomic;
 constexpr uint32_t kWriting = access::kRemoteWrite | access::kRemoteAtomic;
 // LOCAL_WRITE says nothing of a window, and programs pass it; optional rights may be ignored.
-constexpr uint32_t kWindowAccess =
-    kRemote | access::kZeroBased | access::kLocalWrite | access::kOptionalMask;
+constexpr uint32_t kWindowAccess = kRemote | access::kFlushGlobal | access::kZeroBased |
+                                   access::kLocalWrite | access::kOptionalMask;
 
 // What a region must be for the window asked for.
 KeyFault CheckRegion(const Mr* mr, const Pd* pd, const transport::WindowBind& bind) {
@@ -200,12 +200,20 @@ void DeviceCore::OnKeysSettled(uint64_t cookie, QpRef waiting, transport::QpRole
 // --- DeviceQp
 // -------------------------------------------------------------------------------------
 
-KeyFault DeviceQp::ResolveWindow(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
-                                 transport::DmaSegment* out) const {
+// The window that this QP takes a key of from a peer.
+KeyFault DeviceQp::FindWindow(RKey rkey, const Mw** out) const {
   const Mw* mw = nic->windows.Find(rkey.value);
   if (mw == nullptr || !mw->IsBound()) return VendorErr::kBadRKey;
   if (mw->pd != pd) return VendorErr::kRKeyOtherPd;
   if (mw->is_type_2 && mw->qp != this) return VendorErr::kRKeyOtherQp;
+  *out = mw;
+  return VendorErr::kNone;
+}
+
+KeyFault DeviceQp::ResolveWindow(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
+                                 transport::DmaSegment* out) const {
+  const Mw* mw = nullptr;
+  if (KeyFault fault = FindWindow(rkey, &mw); fault != VendorErr::kNone) return fault;
   if (length > 0xffff'ffff || !mw->Contains(addr, length)) return VendorErr::kRKeyBounds;
   if ((mw->access & access_needed) != access_needed) return VendorErr::kRKeyAccess;
   *out = {mw->memory, static_cast<uint32_t>(length), mw->ToProcess(addr)};

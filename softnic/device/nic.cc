@@ -34,8 +34,9 @@ constexpr uint32_t kDeviceCaps = kCapBadQkeyCounter | kCapCurrentQpState | kCapP
                                  kCapSysImageGuid | kCapRcRnrNak | kCapSrqResize | kCapMemWindow |
                                  kCapMemMgtExtensions | kCapMemWindowType2B;
 
-// IB_UVERBS_DEVICE_ATOMIC_WRITE
-constexpr uint64_t kDeviceCapsEx = kDeviceCaps | uint64_t{1} << 40;
+constexpr uint64_t kCapFlushGlobal = uint64_t{1} << 38;  // IB_UVERBS_DEVICE_FLUSH_GLOBAL
+constexpr uint64_t kCapAtomicWrite = uint64_t{1} << 40;  // IB_UVERBS_DEVICE_ATOMIC_WRITE
+constexpr uint64_t kDeviceCapsEx = kDeviceCaps | kCapFlushGlobal | kCapAtomicWrite;
 
 constexpr uint32_t kRateLimitQpts = 1u << 2 | 1u << 3 | 1u << 4;  // IBV_QPT_RC, UC, UD
 

@@ -100,13 +100,35 @@ KeyFault DeviceQp::ResolveLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t 
   return VendorErr::kNone;
 }
 
+namespace {
+
+// Whether a region's key, which is good, is one that this PD's QPs take from a peer.
+KeyFault CheckRegion(const Mr& mr, const Pd* pd) {
+  if (mr.is_invalidated) return VendorErr::kBadRKey;
+  if (mr.memory == kNullMemory) return VendorErr::kBadRKey;  // its key is no rkey
+  return mr.pd == pd ? VendorErr::kNone : VendorErr::kRKeyOtherPd;
+}
+
+}  // namespace
+
+KeyFault DeviceQp::CheckRemoteKey(RKey rkey, uint32_t access_needed) {
+  uint32_t granted = 0;
+  if (const Mr* mr = nic->keys.Find(rkey.value); mr != nullptr) {
+    if (KeyFault fault = CheckRegion(*mr, pd); fault != VendorErr::kNone) return fault;
+    granted = mr->access;
+  } else {
+    const Mw* mw = nullptr;
+    if (KeyFault fault = FindWindow(rkey, &mw); fault != VendorErr::kNone) return fault;
+    granted = mw->access;
+  }
+  return (granted & access_needed) == access_needed ? VendorErr::kNone : VendorErr::kRKeyAccess;
+}
+
 KeyFault DeviceQp::ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
                                  transport::DmaSegment* out) {
   const Mr* mr = nic->keys.Find(rkey.value);
   if (mr == nullptr) return ResolveWindow(rkey, addr, length, access_needed, out);
-  if (mr->is_invalidated) return VendorErr::kBadRKey;
-  if (mr->memory == kNullMemory) return VendorErr::kBadRKey;  // its key is no rkey
-  if (mr->pd != pd) return VendorErr::kRKeyOtherPd;
+  if (KeyFault fault = CheckRegion(*mr, pd); fault != VendorErr::kNone) return fault;
   // A segment's length has 32 bits; no message is longer, but the request's header may lie.
   if (length > 0xffff'ffff || !mr->Contains(addr, length)) return VendorErr::kRKeyBounds;
   if ((mr->access & access_needed) != access_needed) return VendorErr::kRKeyAccess;

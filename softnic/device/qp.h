@@ -55,6 +55,7 @@ class DeviceQp final : public transport::QpHost {
                                    transport::DmaSegment* out, uint16_t* out_count) override;
   transport::KeyFault ResolveRemote(RKey rkey, uint64_t addr, uint64_t length,
                                     uint32_t access_needed, transport::DmaSegment* out) override;
+  transport::KeyFault CheckRemoteKey(RKey rkey, uint32_t access_needed) override;
   transport::KeyFault Invalidate(RKey rkey) override;
   transport::KeyFault BindWindow(const transport::WindowBind& bind) override;
   bool SettleKeys(transport::QpRole waiter) override;
@@ -142,6 +143,7 @@ class DeviceQp final : public transport::QpHost {
   Timer rate_timer;  // set while its rate lets it send nothing
 
  private:
+  transport::KeyFault FindWindow(RKey rkey, const Mw** out) const;
   transport::KeyFault ResolveWindow(RKey rkey, uint64_t addr, uint64_t length,
                                     uint32_t access_needed, transport::DmaSegment* out) const;
   transport::FetchResult FetchFromRing(WorkQueueConsumer& ring, uint32_t max_sge,

@@ -129,7 +129,8 @@ class QpQueryTest : public ::testing::Test {
     EXPECT_EQ(attr.max_dest_rd_atomic, row.dest_rd_atomic);
     EXPECT_EQ(attr.sq_draining, row.is_draining ? 1 : 0);
     EXPECT_EQ(attr.rate_limit, 0u);
-    const uint32_t reads = service == kRc ? access::kRemoteRead | access::kRemoteAtomic : 0;
+    const uint32_t reads =
+        service == kRc ? access::kRemoteRead | access::kRemoteAtomic | access::kFlushGlobal : 0;
     const bool has_access = service != kUd && row.state != QpState::kReset;
     EXPECT_EQ(attr.qp_access_flags, has_access ? access::kLocalWrite | kRemote | reads : 0);
     EXPECT_EQ(attr.max_send_wr, qp_a.reply.max_send_wr);

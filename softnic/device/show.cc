@@ -27,13 +27,10 @@ std::string AccessText(uint32_t bits) {
     uint32_t bit;
     const char* name;
   } kNames[] = {
-      {access::kLocalWrite, "local_write"},
-      {access::kRemoteWrite, "remote_write"},
-      {access::kRemoteRead, "remote_read"},
-      {access::kRemoteAtomic, "remote_atomic"},
-      {access::kMwBind, "mw_bind"},
-      {access::kZeroBased, "zero_based"},
-      {access::kRelaxedOrdering, "relaxed_ordering"},
+      {access::kLocalWrite, "local_write"},   {access::kRemoteWrite, "remote_write"},
+      {access::kRemoteRead, "remote_read"},   {access::kRemoteAtomic, "remote_atomic"},
+      {access::kMwBind, "mw_bind"},           {access::kZeroBased, "zero_based"},
+      {access::kFlushGlobal, "flush_global"}, {access::kRelaxedOrdering, "relaxed_ordering"},
   };
   std::string text;
   for (const auto& name : kNames) {

@@ -234,7 +234,8 @@ int TestClient::ToInit(const TestQp& qp, Service service) {
   attr.qkey = 0x1111;
   attr.qp_access_flags =
       access::kLocalWrite | access::kRemoteWrite |
-      (service == Service::kRc ? access::kRemoteRead | access::kRemoteAtomic : 0);
+      (service == Service::kRc ? access::kRemoteRead | access::kRemoteAtomic | access::kFlushGlobal
+                               : 0);
   uint32_t mask = qp_mask::kState | qp_mask::kPkeyIndex | qp_mask::kPort |
                   (service == Service::kUd ? qp_mask::kQkey : qp_mask::kAccessFlags);
   return Modify(qp, attr, mask);

@@ -18,6 +18,10 @@ void ClearReserved(const Pdu& pdu, std::vector<std::byte>& headers) {
   headers[4] = std::byte{0};       // FECN, BECN, reserved
   headers[8] &= std::byte{0x80};
   if (pdu.service == Service::kUd) headers[wire::kBthBytes + 4] = std::byte{0};
+  if (pdu.opcode == Opcode::kFlush) {  // of the FETH all but the last six bits
+    for (uint32_t i = 0; i < 3; ++i) headers[wire::kBthBytes + i] = std::byte{0};
+    headers[wire::kBthBytes + 3] &= std::byte{0x3f};
+  }
 }
 
 void Check(const std::byte* bytes, uint32_t length) {

@@ -22,8 +22,8 @@ using transport::Opcode;
 using transport::OutPacket;
 using transport::Pdu;
 
-constexpr uint32_t kRemote =
-    access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
+constexpr uint32_t kRemote = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
+                             access::kRemoteAtomic | access::kFlushGlobal;
 constexpr uint32_t kStepsMax = 200;
 constexpr uint32_t kTimersMax = 20;
 constexpr uint32_t kFirstPsn = 0x12'3456;  // both ways, as TestClient connects
@@ -151,7 +151,9 @@ class Stage {
     size_t index = input.Take<uint8_t>() % qps_.size();
     Pdu pdu;
     pdu.service = services_[index];
-    pdu.opcode = static_cast<Opcode>(input.Take<uint8_t>() % 24);
+    auto opcode_choice = input.Take<uint8_t>();
+    const Opcode late = opcode_choice % 2 == 0 ? Opcode::kFlush : Opcode::kAtomicWrite;
+    pdu.opcode = opcode_choice < 0xf0 ? static_cast<Opcode>(opcode_choice % 24) : late;
     const transport::OpcodeInfo* info = transport::LookUpOpcode(pdu.opcode);
     if (info == nullptr || (info->services & 1u << static_cast<int>(pdu.service)) == 0) return;
     auto flags = input.Take<uint8_t>();
@@ -163,6 +165,8 @@ class Stage {
     Psn base = info->is_request ? expected_[index] : port_.last_psn;
     pdu.psn = base + PsnCount{flags / 4 % 4 != 0 ? 0 : delta};
     if (info->is_request) expected_[index] = pdu.psn.Next();
+    pdu.flush_type = flags % 4 == 3 ? flags / 16 : transport::flush::kGlobal;
+    pdu.flush_level = flags / 64;
     pdu.remote_addr = WindowAddress(input.Take<uint8_t>() * 8u);
     pdu.rkey = RKey(flags / 16 % 8 == 7 ? input.Take<uint32_t>() : open_.rkey);
     auto length_choice = input.Take<uint8_t>();

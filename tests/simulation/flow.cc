@@ -8,6 +8,7 @@
 
 namespace verbena::simulation {
 
+namespace flush = transport::flush;
 using shm::WrOpcode;
 using transport::sim::SimRandom;
 
@@ -147,8 +148,10 @@ void Flow::GenerateRc(Op& op) {
     op.opcode = WrOpcode::kAtomicFetchAndAdd;
   } else if (kind < 94) {
     op.opcode = WrOpcode::kAtomicCmpAndSwp;
-  } else if (kind < 96) {
+  } else if (kind < 95) {
     op.opcode = WrOpcode::kAtomicWrite;
+  } else if (kind < 97) {
+    op.opcode = WrOpcode::kFlush;
   } else {
     op.opcode = WrOpcode::kAtomicFetchAndAdd;
     op.is_shared = true;
@@ -214,7 +217,7 @@ void Flow::MakeBad(Op& op) {
 
 void Flow::Place(Op& op) {
   const bool is_inline = (op.flags & shm::kSendInline) != 0;
-  if (!is_inline && op.opcode != WrOpcode::kLocalInv) {
+  if (!is_inline && op.opcode != WrOpcode::kLocalInv && !op.IsFlush()) {
     op.local_at = local_.Take(op.length, kMarginBytes, &op.local_until);
     op.piece_count = static_cast<uint8_t>(op.IsAtomic() ? 1 : 1 + random_.Below(3));
     uint32_t left = op.length;
@@ -229,6 +232,7 @@ void Flow::Place(Op& op) {
   }
   op.remote_until = remote_.head;
   if (op.IsWrite() || op.opcode == WrOpcode::kRdmaRead) PlaceRemote(op);
+  if (op.IsFlush()) op.remote_at = random_.Below(remote_.bytes - op.length);
 }
 
 void Flow::PlaceRemote(Op& op) {
@@ -269,9 +273,10 @@ void Flow::SetUp(std::byte* memory, std::byte* target, std::byte* shadow) {
   shadow_ = shadow;
   std::memset(target_, 0, target_bytes_);
   std::memset(shadow_, 0, target_bytes_);
-  target_region_ = to_->client->Register(
-      target, target_bytes_,
-      access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic);
+  target_region_ =
+      to_->client->Register(target, target_bytes_,
+                            access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
+                                access::kRemoteAtomic | access::kFlushGlobal);
   for (uint32_t i = 0; i < spare_keys_wanted_; ++i) {
     spare_keys_.push_back(to_->client->Register(world_->Allocate(kSpareBytes), kSpareBytes,
                                                 access::kLocalWrite | access::kRemoteWrite));
@@ -342,7 +347,9 @@ void Flow::WriteWqe(Op& op, uint32_t index) {
   wqe.imm_or_rkey =
       op.opcode == WrOpcode::kSendWithInv ? spare_keys_[op.key_index].key : id_ << 16 | index;
   if (op.opcode == WrOpcode::kLocalInv) wqe.imm_or_rkey = own_keys_[op.key_index].key;
-  if (to_ != nullptr && (op.IsAtomic() || op.IsWrite() || op.opcode == WrOpcode::kRdmaRead)) {
+  const bool is_remote =
+      op.IsAtomic() || op.IsWrite() || op.IsFlush() || op.opcode == WrOpcode::kRdmaRead;
+  if (to_ != nullptr && is_remote) {
     const Region& target = op.is_shared                  ? to_->client_state->shared
                            : op.bad == Bad::kInvalidated ? spare_keys_[op.key_index]
                                                          : target_region_;
@@ -353,6 +360,10 @@ void Flow::WriteWqe(Op& op, uint32_t index) {
   }
   wqe.atomic.compare_add = op.compare_add;
   wqe.atomic.swap = op.swap;
+  if (op.IsFlush()) {
+    const bool is_whole = op.pattern % 4 == 0;
+    wqe.flush = {op.length, flush::kGlobal, is_whole ? flush::kMr : flush::kRange};
+  }
   if (service_ == Service::kUd) {
     const Destination& destination = DestinationOf(op);
     wqe.ah = destination.ah;

@@ -69,6 +69,7 @@ struct Op {
     return opcode == shm::WrOpcode::kAtomicCmpAndSwp ||
            opcode == shm::WrOpcode::kAtomicFetchAndAdd || opcode == shm::WrOpcode::kAtomicWrite;
   }
+  bool IsFlush() const { return opcode == shm::WrOpcode::kFlush; }
   bool HasImm() const {
     return opcode == shm::WrOpcode::kSendWithImm || opcode == shm::WrOpcode::kRdmaWriteWithImm;
   }

@@ -21,6 +21,7 @@ WcOpcode WcOpcodeOf(const Op& op) {
   if (op.opcode == WrOpcode::kAtomicFetchAndAdd) return WcOpcode::kFetchAdd;
   if (op.opcode == WrOpcode::kAtomicCmpAndSwp) return WcOpcode::kCompSwap;
   if (op.opcode == WrOpcode::kAtomicWrite) return WcOpcode::kAtomicWrite;
+  if (op.IsFlush()) return WcOpcode::kFlush;
   return WcOpcode::kSend;
 }
 

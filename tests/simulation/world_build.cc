@@ -12,8 +12,8 @@ using transport::sim::SimRandom;
 
 namespace {
 
-constexpr uint32_t kAllAccess =
-    access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
+constexpr uint32_t kAllAccess = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
+                                access::kRemoteAtomic | access::kFlushGlobal;
 constexpr uint32_t kGrhBytes = 40;
 constexpr uint32_t kSrqEntries = 32;
 constexpr uint32_t kSgesMax = 3;

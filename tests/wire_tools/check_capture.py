@@ -26,9 +26,9 @@ ROCE_PORT = 4791
 MTUS = (256, 512, 1024, 2048, 4096)
 
 # Bytes of the headers after the BTH, in their order on the wire.
-DETH, RETH, ATOMIC_ETH, AETH, ATOMIC_ACK_ETH, IMM, IETH = (
-    ("deth", 8), ("reth", 16), ("atomiceth", 28), ("aeth", 4), ("atomicacketh", 8), ("immdt", 4),
-    ("ieth", 4))
+DETH, FETH, RETH, ATOMIC_ETH, AETH, ATOMIC_ACK_ETH, IMM, IETH = (
+    ("deth", 8), ("feth", 4), ("reth", 16), ("atomiceth", 28), ("aeth", 4), ("atomicacketh", 8),
+    ("immdt", 4), ("ieth", 4))
 # Operation: name, headers, where in a message, what payload it may have.
 OPERATIONS = {
     0x00: ("SEND_FIRST", [], "mtu"), 0x01: ("SEND_MIDDLE", [], "mtu"),
@@ -44,7 +44,7 @@ OPERATIONS = {
     0x13: ("COMPARE_SWAP", [ATOMIC_ETH], "none"), 0x14: ("FETCH_ADD", [ATOMIC_ETH], "none"),
     0x16: ("SEND_LAST_WITH_INVALIDATE", [IETH], "some"),
     0x17: ("SEND_ONLY_WITH_INVALIDATE", [IETH], "any"),
-    0x1D: ("ATOMIC_WRITE", [RETH], "reth"),
+    0x1C: ("FLUSH", [FETH, RETH], "none"), 0x1D: ("ATOMIC_WRITE", [RETH], "reth"),
 }
 SERVICES = {0: ("RC", set(OPERATIONS)), 1: ("UC", set(range(0x0C))), 3: ("UD", {0x04, 0x05})}
 RESPONSES = set(range(0x0D, 0x13))

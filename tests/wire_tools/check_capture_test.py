@@ -71,7 +71,7 @@ class CheckCaptureTest(unittest.TestCase):
         report = check_capture.check_file(self.path, lossless=True)
         self.assertEqual(report.errors, [])
         # Every opcode of every service was there.
-        self.assertEqual(len(report.opcodes), 24 + 12 + 2)
+        self.assertEqual(len(report.opcodes), 25 + 12 + 2)
         self.assertEqual(report.counts["corrupted_by_rule"], 4)
 
     def test_packets_are_what_the_writer_meant(self):

@@ -106,6 +106,8 @@ class Story {
     pdu.src_qpn = Qpn{0x11};
     pdu.dest_qpn = Qpn{0x12 + 16 * static_cast<uint32_t>(service)};
     pdu.psn = psn_[static_cast<size_t>(service)];
+    pdu.flush_type = transport::flush::kGlobal;
+    pdu.flush_level = transport::flush::kMr;
     pdu.remote_addr = 0x7f00'1234'5678'9abc;
     pdu.rkey = RKey{0x1ee7};
     pdu.compare = 0x1122'3344'5566'7788;
@@ -177,6 +179,9 @@ class Story {
         payload_bytes);
     if (info->has_aeth) {
       std::printf(", \"syndrome\": %u, \"msn\": %u", Syndrome(pdu), pdu.msn.value);
+    }
+    if (info->has_feth) {
+      std::printf(", \"feth\": %u", uint32_t{pdu.flush_level} << 4 | pdu.flush_type);
     }
     if (info->has_reth) std::printf(", \"dma_length\": %u", pdu.dma_length);
     if (ip_id != 0) std::printf(", \"ip_id\": %u", ip_id);

@@ -87,6 +87,7 @@ std::string HeaderNames(const OpcodeInfo& info) {
   auto add = [&names](bool has, const char* name) {
     if (has) names += (names.empty() ? "" : " ") + std::string(name);
   };
+  add(info.has_feth, "FETH");
   add(info.has_reth, "RETH");
   add(info.has_atomic_eth, "AtomicETH");
   add(info.has_aeth, "AETH");

@@ -26,6 +26,8 @@ WcOpcode WcOpcodeOf(WrOpcode opcode) {
       return WcOpcode::kBindMw;
     case WrOpcode::kAtomicWrite:
       return WcOpcode::kAtomicWrite;
+    case WrOpcode::kFlush:
+      return WcOpcode::kFlush;
     default:
       return WcOpcode::kSend;
   }
@@ -146,7 +148,7 @@ void Completer::OnReadResponse(Instant now, const Pdu& pdu, const OpcodeInfo& in
   SendRecord* rec = FindResponseRecord(now, pdu.psn);
   if (rec == nullptr || rec->IsAtomic()) return;
   const uint32_t bytes = pdu.payload.length;
-  if (rec->IsAtomicWrite()) {  // the answer says that it is done, and no more
+  if (rec->IsAtomicWrite() || rec->IsFlush()) {  // the answer says that it is done, and no more
     if (pdu.opcode == Opcode::kReadResponseOnly && bytes == 0) return Take(now, *rec, rec->length);
     requester_->Apply(now, {RequesterEvent::kBadResponse, w_->acked, pdu.psn, 0, VendorErr::kNone});
     return;

@@ -85,9 +85,10 @@ class Attack {
   }
 
   void PostWork(uint64_t id) {
-    constexpr WrOpcode kOpcodes[] = {WrOpcode::kRdmaWrite, WrOpcode::kRdmaRead, WrOpcode::kSend,
-                                     WrOpcode::kAtomicFetchAndAdd, WrOpcode::kAtomicWrite};
-    const WrOpcode opcode = kOpcodes[random_.Below(5)];
+    constexpr WrOpcode kOpcodes[] = {WrOpcode::kRdmaWrite,   WrOpcode::kRdmaRead,
+                                     WrOpcode::kSend,        WrOpcode::kAtomicFetchAndAdd,
+                                     WrOpcode::kAtomicWrite, WrOpcode::kFlush};
+    const WrOpcode opcode = kOpcodes[random_.Below(6)];
     const uint32_t bytes =
         opcode == WrOpcode::kAtomicFetchAndAdd ? 8 : random_.Below(random_.Chance(500) ? 64 : 9000);
     pair_.Queue(
@@ -130,7 +131,7 @@ class Attack {
       return pdu;
     }
     pdu.payload.length = pdu.dma_length = random_.Below(mtu + 1);
-    switch (random_.Below(6)) {
+    switch (random_.Below(7)) {
       case 0:
         pdu.opcode = Opcode::kSendOnly;
         break;
@@ -156,6 +157,11 @@ class Attack {
         pdu.psn = next_answer_;
         pdu.payload.length = 0;
         next_request_ = next_request_ - PsnCount{1};
+        break;
+      case 5:
+        pdu.opcode = Opcode::kFlush;
+        pdu.flush_type = flush::kGlobal;
+        pdu.payload.length = 0;
         break;
       default:
         pdu.opcode = Opcode::kWriteOnly;
@@ -185,6 +191,8 @@ class Attack {
     pdu.psn = AnyPsn(is_request);
     pdu.ack_request = random_.Chance(500);
     pdu.solicited = random_.Chance(500);
+    pdu.flush_type = static_cast<uint8_t>(random_.Below(4));
+    pdu.flush_level = static_cast<uint8_t>(random_.Below(3));
     const uint32_t mtu = 128u << mtu_code_;
     const uint32_t lengths[] = {0, 1, 8, mtu - 1, mtu, mtu, mtu, mtu + 1, kPayloadBytesMax};
     pdu.payload.length = lengths[random_.Below(9)];

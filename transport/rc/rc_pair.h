@@ -26,7 +26,8 @@ struct RcPairOptions {
   uint8_t rnr_retry_count = 7;
   uint8_t min_rnr_timer_code = 12;  // 640 µs
   uint8_t max_rd_atomic = 4;
-  uint32_t access_flags = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
+  uint32_t access_flags =
+      access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic | access::kFlushGlobal;
   bool sq_sig_all = false;
   bool has_srq = false;
 
@@ -35,8 +36,9 @@ struct RcPairOptions {
 
 class RcPair {
  public:
-  static constexpr uint32_t kAllAccess =
-      access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
+  static constexpr uint32_t kAllAccess = access::kLocalWrite | access::kRemoteWrite |
+                                         access::kRemoteRead | access::kRemoteAtomic |
+                                         access::kFlushGlobal;
   static constexpr uint32_t kA = 0;
   static constexpr uint32_t kB = 1;
 

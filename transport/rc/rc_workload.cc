@@ -30,7 +30,7 @@ RcWorkload::RcWorkload(uint64_t seed, const RcPairOptions& pair_options,
 
 void RcWorkload::MakeWork(uint32_t side) {
   for (uint64_t id = 0; id < options_.wqes_per_side; ++id) {
-    switch (random_.Below(9)) {
+    switch (random_.Below(10)) {
       case 0:
       case 1:
         AddWrite(side, id, false);
@@ -47,6 +47,9 @@ void RcWorkload::MakeWork(uint32_t side) {
         break;
       case 6:
         AddAtomicWrite(side, id);
+        break;
+      case 7:
+        AddFlush(side, id);
         break;
       default:
         AddSend(side, id);
@@ -140,6 +143,14 @@ void RcWorkload::AddAtomicWrite(uint32_t side, uint64_t wr_id) {
   SendWork work = pair_.Remote(RcPair::Work(wr_id, WrOpcode::kAtomicWrite, {}), s.area, at);
   work.wqe.atomic.compare_add = random_.Next();
   std::memcpy(s.area_model.data() + at, &work.wqe.atomic.compare_add, 8);
+  Push(side, work);
+}
+
+void RcWorkload::AddFlush(uint32_t side, uint64_t wr_id) {
+  const uint32_t length = random_.Below(options_.message_bytes_max);
+  const uint32_t at = random_.Below(kAreaBytes - length);
+  SendWork work = pair_.Remote(RcPair::Work(wr_id, WrOpcode::kFlush, {}), sides_[side].area, at);
+  work.wqe.flush = {length, flush::kGlobal, random_.Chance(300) ? flush::kMr : flush::kRange};
   Push(side, work);
 }
 

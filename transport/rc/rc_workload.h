@@ -53,6 +53,7 @@ class RcWorkload {
   void AddRead(uint32_t side, uint64_t wr_id);
   void AddAtomic(uint32_t side, uint64_t wr_id);
   void AddAtomicWrite(uint32_t side, uint64_t wr_id);
+  void AddFlush(uint32_t side, uint64_t wr_id);
   void AddSend(uint32_t side, uint64_t wr_id);
   void Push(uint32_t side, SendWork work);
   void ExpectReceive(uint32_t side, uint32_t bytes, uint32_t imm, uint16_t flags,

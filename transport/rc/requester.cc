@@ -180,6 +180,9 @@ void Requester::LoadRecord(const SendWork& work, SendRecord& rec) {
   if (rec.opcode == WrOpcode::kBindMw) {
     rec.compare = wqe.bind.length;
     rec.swap_or_add = uint64_t{wqe.bind.access} << 32 | wqe.bind.mw;
+  } else if (rec.IsFlush()) {
+    rec.compare = wqe.flush.length;
+    rec.swap_or_add = uint64_t{wqe.flush.level} << 32 | wqe.flush.type;
   } else if (rec.opcode == WrOpcode::kAtomicCmpAndSwp) {
     rec.compare = wqe.atomic.compare_add;
     rec.swap_or_add = wqe.atomic.swap;
@@ -187,10 +190,10 @@ void Requester::LoadRecord(const SendWork& work, SendRecord& rec) {
     rec.compare = 0;
     rec.swap_or_add = wqe.atomic.compare_add;
   }
-  if (rec.IsAtomicWrite()) {  // has neither SGEs nor inline data, whatever the WQE says
+  if (rec.IsAtomicWrite() || rec.IsFlush()) {  // neither SGEs nor inline data, whatever it says
     rec.flags &= static_cast<uint8_t>(~shm::kSendInline);
     rec.num_sge = 0;
-    rec.length = sizeof(rec.swap_or_add);
+    rec.length = rec.IsFlush() ? 0 : sizeof(rec.swap_or_add);
     return;
   }
   if (rec.IsInline()) {
@@ -298,6 +301,14 @@ RequesterInput Requester::CheckRecord(SendRecord& rec) const {
   if (rec.length > config_.max_message_bytes || (rec.IsAtomic() && rec.length != 8)) {
     return refuse(WcStatus::kLocLenErr, VendorErr::kMessageTooLong);
   }
+  if (rec.IsFlush()) {
+    if (!flush::IsPlacementType(rec.flush_type()) || rec.flush_level() > flush::kMr) {
+      return refuse(WcStatus::kLocQpOpErr, VendorErr::kBadWqe);
+    }
+    if (rec.flush_level() == flush::kRange && rec.compare > config_.max_message_bytes) {
+      return refuse(WcStatus::kLocLenErr, VendorErr::kMessageTooLong);
+    }
+  }
   if (rec.HasResponse()) {
     if (rec.IsInline()) return refuse(WcStatus::kLocQpOpErr, VendorErr::kBadWqe);
     if (attributes_->max_rd_atomic() == 0) {
@@ -375,6 +386,8 @@ void Requester::BuildPdu(SendRecord& rec, Pdu& out) {
     BuildAtomic(rec, out);
   } else if (rec.IsAtomicWrite()) {
     BuildAtomicWrite(rec, out);
+  } else if (rec.IsFlush()) {
+    BuildFlush(rec, out);
   } else {
     BuildMessagePart(rec, out);
   }
@@ -415,6 +428,20 @@ void Requester::BuildAtomicWrite(SendRecord& rec, Pdu& out) {
   out.dma_length = rec.length;
   out.payload.length = rec.length;
   out.payload.bytes = reinterpret_cast<const std::byte*>(&rec.swap_or_add);
+  rec.state = LookUpRequesterEvent(RequesterEvent::kLastPduSent).next;
+  ++w_->cursor;
+}
+
+// Of a whole region neither address nor length are looked at.  Spec: IBTA annex A19.
+void Requester::BuildFlush(SendRecord& rec, Pdu& out) {
+  out.opcode = Opcode::kFlush;
+  out.rkey = rec.rkey;
+  out.flush_type = static_cast<uint8_t>(rec.flush_type());
+  out.flush_level = static_cast<uint8_t>(rec.flush_level());
+  if (out.flush_level == flush::kRange) {
+    out.remote_addr = rec.remote_addr;
+    out.dma_length = static_cast<uint32_t>(rec.compare);
+  }
   rec.state = LookUpRequesterEvent(RequesterEvent::kLastPduSent).next;
   ++w_->cursor;
 }

@@ -98,6 +98,7 @@ class Requester {
   void BuildRead(SendRecord& rec, Pdu& out);
   void BuildAtomic(SendRecord& rec, Pdu& out);
   void BuildAtomicWrite(SendRecord& rec, Pdu& out);
+  void BuildFlush(SendRecord& rec, Pdu& out);
   void BuildMessagePart(SendRecord& rec, Pdu& out);
   void Retry(Instant now, const RequesterInput& input);
   void RetryAfterRnr(Instant now, const RequesterInput& input);

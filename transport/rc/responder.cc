@@ -130,6 +130,7 @@ ResponderFault Responder::CheckOpcodeSupported(const Pdu& pdu, const OpcodeInfo&
   if (!info.is_request || (info.services >> static_cast<int>(Service::kRc) & 1) == 0) {
     return ResponderFault::kUnsupportedOpcode;
   }
+  if (info.is_flush) return CheckFlush(pdu);
   uint32_t needed = info.is_write || info.is_atomic_write ? access::kRemoteWrite
                     : info.is_atomic                      ? access::kRemoteAtomic
                     : IsRead(pdu)                         ? access::kRemoteRead
@@ -154,12 +155,13 @@ ResponderFault Responder::CheckResource(const Pdu& pdu, const OpcodeInfo& info) 
 }
 
 // READs and atomics not answered yet. A peer that keeps to what was agreed has never more of them
-// outstanding, since it counts each until the answer arrived. Duplicates are no new ones.
+// outstanding, since it counts each until the answer arrived. Duplicates are no new ones. FLUSHes
+// are not counted: kernel rxe sends as many as it likes, and each keeps nothing but its place.
 uint32_t Responder::RdAtomicsWaiting() const {
   uint32_t count = 0;
   for (uint32_t i = 0; i < ops_.size(); ++i) {
     const Op& op = ops_[i];
-    if (!op.is_duplicate && WantsResponse(op)) ++count;
+    if (!op.is_duplicate && WantsResponse(op) && op.kind != OpKind::kFlush) ++count;
   }
   return count;
 }
@@ -197,6 +199,7 @@ ResponderFault Responder::CheckLength(const Pdu& pdu, const OpcodeInfo& info) co
                                                : ResponderFault::kMisalignedAtomic;
   }
   if (info.is_atomic_write) return CheckAtomicWriteLength(pdu);
+  if (info.is_flush) return CheckFlushLength(pdu);
   // Parts but the last are whole packets, and no part of several is empty.
   if (pdu.psn_count != PsnsOf(bytes)) return ResponderFault::kBadLength;
   if (!info.is_last && bytes % mtu_bytes_ != 0) return ResponderFault::kBadLength;
@@ -226,6 +229,7 @@ ResponderFault Responder::CheckRkey(const Pdu& pdu, const OpcodeInfo& info) {
   uint32_t needed = access::kRemoteRead;
   if (info.is_send) return ResponderFault::kNone;
   if (info.is_atomic_write) return CheckAtomicWriteRkey(pdu);
+  if (info.is_flush) return CheckFlushRkey(pdu);
   if (info.is_atomic) {
     length = kAtomicBytes;
     needed = access::kRemoteAtomic;
@@ -280,6 +284,7 @@ void Responder::Execute(const Pdu& pdu, const OpcodeInfo& info) {
     return;
   }
   if (info.is_atomic_write) return ExecuteAtomicWrite(pdu);
+  if (info.is_flush) return ExecuteFlush(pdu);
   Op& op = PushOp(OpKind::kPlacement, pdu.psn, pdu.psn_count);
   ExecutePlacement(pdu, info, op);
   epsn_ = op.psn + op.psn_count;
@@ -336,7 +341,7 @@ void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op)
 }
 
 // Spec: IBTA C9-105 and following: SEND and WRITE are acknowledged again and not executed, a READ
-// is read again, an atomic is answered from its saved result, an ATOMIC_WRITE as before.
+// is read again, an atomic is answered from its saved result, an ATOMIC_WRITE or FLUSH as before.
 void Responder::ExecuteDuplicate(const Pdu& pdu, const OpcodeInfo& info) {
   if (info.is_send || info.is_write) {
     if (pdu.ack_request || info.is_last) PushOp(OpKind::kAckAgain, pdu.psn, pdu.psn_count);
@@ -353,6 +358,7 @@ void Responder::ExecuteDuplicate(const Pdu& pdu, const OpcodeInfo& info) {
     return;  // still being executed, or too old: silence, IBTA 9.9.3 class D
   }
   if (info.is_atomic_write) return ReplayAtomicWrite(pdu);
+  if (info.is_flush) return ReplayFlush(pdu);
   if (!IsRead(pdu)) return;
   PsnCount count = PsnsOf(pdu.dma_length);
   if (epsn_.Before(pdu.psn + count)) return;  // no READ there was so long

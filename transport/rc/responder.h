@@ -73,6 +73,7 @@ class Responder {
     kAckAgain,
     kFault,
     kAtomicWrite,
+    kFlush,
   };
   enum class Message : uint8_t { kNone, kSend, kWrite };
 
@@ -150,7 +151,13 @@ class Responder {
   ResponderFault CheckAtomicWriteRkey(const Pdu& pdu);
   void ExecuteAtomicWrite(const Pdu& pdu);
   void ReplayAtomicWrite(const Pdu& pdu);
-  void BuildAtomicWriteResponse(Op& op, Pdu& out);
+  void BuildEmptyResponse(Op& op, Pdu& out);
+  // --- responder_flush.cc
+  ResponderFault CheckFlush(const Pdu& pdu) const;
+  ResponderFault CheckFlushLength(const Pdu& pdu) const;
+  ResponderFault CheckFlushRkey(const Pdu& pdu);
+  void ExecuteFlush(const Pdu& pdu);
+  void ReplayFlush(const Pdu& pdu);
   // ---
   void ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op);
   void ExecuteDuplicate(const Pdu& pdu, const OpcodeInfo& info);
@@ -176,7 +183,8 @@ class Responder {
   }
   bool WantsResponse(const Op& op) const {
     return op.kind == OpKind::kRead || op.kind == OpKind::kAtomic ||
-           op.kind == OpKind::kAtomicReplay || op.kind == OpKind::kAtomicWrite;
+           op.kind == OpKind::kAtomicReplay || op.kind == OpKind::kAtomicWrite ||
+           op.kind == OpKind::kFlush;
   }
 
   const QpConfig& config_;

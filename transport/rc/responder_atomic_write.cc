@@ -46,7 +46,8 @@ void Responder::ReplayAtomicWrite(const Pdu& pdu) {
   PushOp(OpKind::kAtomicWrite, pdu.psn, PsnCount{1}).is_duplicate = true;
 }
 
-void Responder::BuildAtomicWriteResponse(Op& op, Pdu& out) {
+// What was asked for is done: a READ response of no bytes.
+void Responder::BuildEmptyResponse(Op& op, Pdu& out) {
   if (!op.is_duplicate) {
     msn_ = Msn((msn_.value + 1) & Psn::kMask);
     done_psn_ = op.psn.Next();

@@ -119,8 +119,8 @@ bool Responder::PollResponse(Pdu& out) {
         BuildReadResponse(op, out);
         return true;
       }
-      if (op.kind == OpKind::kAtomicWrite) {
-        BuildAtomicWriteResponse(op, out);
+      if (op.kind == OpKind::kAtomicWrite || op.kind == OpKind::kFlush) {
+        BuildEmptyResponse(op, out);
         return true;
       }
       if (op.kind == OpKind::kAtomic) {

@@ -23,8 +23,8 @@ namespace verbena::transport::rc {
 struct SendRecord {
   uint64_t wr_id = 0;
   uint64_t remote_addr = 0;
-  uint64_t compare = 0;      // BIND_MW: the window's length
-  uint64_t swap_or_add = 0;  // BIND_MW: its handle, and in the upper half its access
+  uint64_t compare = 0;      // BIND_MW: the window's length; FLUSH: the range's
+  uint64_t swap_or_add = 0;  // BIND_MW: its handle, FLUSH: type; above: its access, the level
   uint64_t atomic_original = 0;
   RKey rkey;
   uint32_t imm_or_rkey = 0;
@@ -57,7 +57,10 @@ struct SendRecord {
   }
   // Its eight bytes stand in swap_or_add.
   bool IsAtomicWrite() const { return opcode == shm::WrOpcode::kAtomicWrite; }
-  bool HasResponse() const { return IsRead() || IsAtomic() || IsAtomicWrite(); }
+  bool IsFlush() const { return opcode == shm::WrOpcode::kFlush; }
+  uint32_t flush_type() const { return static_cast<uint32_t>(swap_or_add); }
+  uint32_t flush_level() const { return static_cast<uint32_t>(swap_or_add >> 32); }
+  bool HasResponse() const { return IsRead() || IsAtomic() || IsAtomicWrite() || IsFlush(); }
   bool IsInFlight() const { return state == WqeState::kSending || state == WqeState::kAwaiting; }
   WindowBind Bind() const {
     return {static_cast<uint32_t>(swap_or_add),

@@ -80,9 +80,15 @@ bool ReadSyndrome(uint8_t syndrome, Pdu* out) {
   }
 }
 
+// FETH: placement type, selectivity level, and reserved bits above.  Spec: IBTA annex A19.
+constexpr uint32_t kPlacementMask = 0x0f;
+constexpr uint32_t kSelectivityMask = 0x30;
+constexpr uint32_t kSelectivityShift = 4;
+
 // --- Extension headers --------------------------------------------------------------------------
 
 constexpr uint32_t kDethBytes = 8;
+constexpr uint32_t kFethBytes = 4;
 constexpr uint32_t kRethBytes = 16;
 constexpr uint32_t kAtomicEthBytes = 28;
 constexpr uint32_t kAethBytes = 4;
@@ -95,6 +101,7 @@ constexpr uint32_t kIethBytes = 4;
 template <typename Visitor>
 inline void VisitExtensions(Service service, const OpcodeInfo& info, Visitor& visitor) {
   if (service == Service::kUd) visitor.Deth();
+  if (info.has_feth) visitor.Feth();
   if (info.has_reth) visitor.Reth();
   if (info.has_atomic_eth) visitor.AtomicEth();
   if (info.has_aeth) visitor.Aeth();
@@ -106,6 +113,7 @@ inline void VisitExtensions(Service service, const OpcodeInfo& info, Visitor& vi
 struct Measure {
   uint32_t bytes = kBthBytes;
   void Deth() { bytes += kDethBytes; }
+  void Feth() { bytes += kFethBytes; }
   void Reth() { bytes += kRethBytes; }
   void AtomicEth() { bytes += kAtomicEthBytes; }
   void Aeth() { bytes += kAethBytes; }
@@ -123,6 +131,11 @@ struct Encoder {
     out[4] = std::byte{0};
     StoreBe24(pdu.src_qpn.value, out + 5);
     out += kDethBytes;
+  }
+  void Feth() {
+    const uint32_t level = uint32_t{pdu.flush_level} << kSelectivityShift & kSelectivityMask;
+    StoreBe32(level | (pdu.flush_type & kPlacementMask), out);
+    out += kFethBytes;
   }
   void Reth() {
     StoreBe64(pdu.remote_addr, out);
@@ -166,6 +179,12 @@ struct Decoder {
     pdu->qkey = QKey(LoadBe32(bytes));
     pdu->src_qpn = Qpn(LoadBe24(bytes + 5));
     bytes += kDethBytes;
+  }
+  void Feth() {
+    const uint32_t feth = LoadBe32(bytes);
+    pdu->flush_type = feth & kPlacementMask;
+    pdu->flush_level = (feth & kSelectivityMask) >> kSelectivityShift;
+    bytes += kFethBytes;
   }
   void Reth() {
     pdu->remote_addr = LoadBe64(bytes);
@@ -233,6 +252,7 @@ struct Describer {
   void Deth() {
     Append(text, "; DETH Q_Key 0x%08x from QP 0x%06x", pdu.qkey.value, pdu.src_qpn.value);
   }
+  void Feth() { Append(text, "; FETH type 0x%x level %u", pdu.flush_type, pdu.flush_level); }
   void Reth() {
     Append(text, "; RETH address 0x%" PRIx64 " rkey 0x%08x length %u", pdu.remote_addr,
            pdu.rkey.value, pdu.dma_length);

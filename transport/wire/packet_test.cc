@@ -87,6 +87,10 @@ Pdu RandomPdu(const Kind& kind, std::mt19937& random, const Bytes& payload) {
     pdu.rkey = RKey(random());
   }
   if (kind.info->has_reth) pdu.dma_length = random();
+  if (kind.info->has_feth) {
+    pdu.flush_type = random() % 16;
+    pdu.flush_level = random() % 4;
+  }
   if (kind.info->has_atomic_eth) {
     pdu.compare = random64();
     pdu.swap_or_add = random64();
@@ -121,6 +125,8 @@ void ExpectSame(const Pdu& a, const Pdu& b) {
   EXPECT_EQ(a.dest_qpn, b.dest_qpn);
   EXPECT_EQ(a.psn, b.psn);
   EXPECT_EQ(a.psn_count, b.psn_count);
+  EXPECT_EQ(a.flush_type, b.flush_type);
+  EXPECT_EQ(a.flush_level, b.flush_level);
   EXPECT_EQ(a.path, b.path);
   EXPECT_EQ(a.remote_addr, b.remote_addr);
   EXPECT_EQ(a.rkey, b.rkey);
@@ -228,6 +234,23 @@ TEST(PacketTest, InvalidateBytes) {
   EXPECT_EQ(Encoded(pdu), "17000000000000000000000001020304");
 }
 
+// The FETH stands before the RETH: type in the low four bits, level in the two above.
+TEST(PacketTest, FlushBytes) {
+  Pdu pdu;
+  pdu.opcode = Opcode::kFlush;
+  pdu.flush_type = flush::kPersistent;
+  pdu.flush_level = flush::kMr;
+  pdu.remote_addr = 0x1122'3344'5566'7788;
+  pdu.rkey = RKey(0x99aa'bbcc);
+  pdu.dma_length = 6;
+  EXPECT_EQ(Encoded(pdu),
+            "1c0000000000000000000000"
+            "00000012"
+            "112233445566778899aabbcc00000006");
+  EXPECT_NE(Describe(pdu).find("RC FLUSH"), std::string::npos);
+  EXPECT_NE(Describe(pdu).find("FETH type 0x2 level 1"), std::string::npos);
+}
+
 TEST(PacketTest, ServicesAndLengths) {
   // First byte and header bytes, by hand from the OpCode table.
   struct Row {
@@ -242,6 +265,7 @@ TEST(PacketTest, ServicesAndLengths) {
                          Row{Service::kRc, Opcode::kReadResponseMiddle, 0x0e, 12},
                          Row{Service::kRc, Opcode::kFetchAdd, 0x14, 40},
                          Row{Service::kRc, Opcode::kSendLastWithInvalidate, 0x16, 16},
+                         Row{Service::kRc, Opcode::kFlush, 0x1c, 32},
                          Row{Service::kRc, Opcode::kAtomicWrite, 0x1d, 28},
                          Row{Service::kUc, Opcode::kSendFirst, 0x20, 12},
                          Row{Service::kUc, Opcode::kSendOnlyWithImm, 0x25, 16},
@@ -262,7 +286,7 @@ TEST(PacketTest, ServicesAndLengths) {
 
 TEST(PacketTest, EveryOpcodeComesBack) {
   std::vector<Kind> kinds = AllKinds();
-  ASSERT_EQ(kinds.size(), 24u + 12u + 2u);
+  ASSERT_EQ(kinds.size(), 25u + 12u + 2u);
   std::mt19937 random(1);
   for (const Kind& kind : kinds) {
     SCOPED_TRACE(kind.info->name);
@@ -291,6 +315,10 @@ TEST(PacketTest, BitsThatSayNothingAreIgnored) {
     packet[4] = std::byte{0xff};   // FECN, BECN, reserved
     packet[8] |= std::byte{0x7f};  // reserved
     if (kind.service == Service::kUd) packet[16] = std::byte{0xff};
+    if (kind.info->has_feth) {
+      for (int i = 12; i < 15; ++i) packet[i] = std::byte{0xff};
+      packet[15] |= std::byte{0xc0};
+    }
     Pdu received;
     ASSERT_EQ(Decode(packet, &received), DecodeError::kNone);
     ExpectSame(sent, received);
@@ -335,7 +363,7 @@ TEST(PacketTest, OpcodesOfNoServiceAreRefused) {
     EXPECT_TRUE(error == DecodeError::kNone || error == DecodeError::kUnknownOpcode);
     known += error == DecodeError::kNone;
   }
-  EXPECT_EQ(known, 38);
+  EXPECT_EQ(known, 39);
   // A READ by UC, a WRITE by UD, any RD and XRC packet.
   for (int first_byte : {0x2c, 0x6a, 0x15, 0x18, 0x44, 0xa4, 0x81, 0xff}) {
     Bytes packet(64);

@@ -8,7 +8,7 @@ PROGRAMS = ["objects_test", "access_test", "rc_test", "errors_test", "cq_test", 
             "invalidate_test", "helpers_test", "cq_moderation_test", "query_qp_test",
             "atomic_write_test", "cq_ex_test", "extended_services_test", "qp_extras_test",
             "events_test", "mw_test", "mw_type2_test",
-            "rereg_test", "dm_test", "sharing_test", "mr_ex_test", "v64_suite_test"]
+            "rereg_test", "dm_test", "sharing_test", "mr_ex_test", "v64_suite_test", "flush_test"]
 
 
 def one(program):

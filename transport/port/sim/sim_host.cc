@@ -136,6 +136,13 @@ KeyFault SimHost::ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint3
   return KeyFault::kNone;
 }
 
+KeyFault SimHost::CheckRemoteKey(RKey rkey, uint32_t access_needed) {
+  const SimMemory::Region* region = memory_->FindByKey(rkey.value);
+  if (region == nullptr) return KeyFault::kBadRKey;
+  const bool is_granted = (region->access & access_needed) == access_needed;
+  return is_granted ? KeyFault::kNone : KeyFault::kRKeyAccess;
+}
+
 KeyFault SimHost::Invalidate(RKey rkey) {
   SimMemory::Region* region = memory_->FindByKey(rkey.value);
   if (region == nullptr) return KeyFault::kBadRKey;

@@ -58,6 +58,7 @@ class SimHost final : public QpHost {
                         DmaSegment* out, uint16_t* out_count) override;
   KeyFault ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
                          DmaSegment* out) override;
+  KeyFault CheckRemoteKey(RKey rkey, uint32_t access_needed) override;
   KeyFault Invalidate(RKey rkey) override;
   KeyFault BindWindow(const WindowBind& bind) override {
     binds.push_back(bind);
