@@ -212,10 +212,12 @@ KeyFault DeviceQp::ResolveWindow(RKey rkey, uint64_t addr, uint64_t length, uint
   return VendorErr::kNone;
 }
 
-KeyFault DeviceQp::Invalidate(RKey rkey) { return device->Invalidate(*this, rkey); }
+KeyFault DeviceQp::Invalidate(RKey rkey) {
+  return nic->refusals.Count(device->Invalidate(*this, rkey));
+}
 
 KeyFault DeviceQp::BindWindow(const transport::WindowBind& bind) {
-  return device->BindWindow(*this, bind);
+  return nic->refusals.Count(device->BindWindow(*this, bind));
 }
 
 bool DeviceQp::SettleKeys(transport::QpRole waiter) { return device->SettleKeys(*this, waiter); }
