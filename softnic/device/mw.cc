@@ -80,7 +80,7 @@ int DeviceCore::AllocMw(Command& command) {
 // The key dies now; the command ends when nothing that it has let in touches memory any more.
 int DeviceCore::DeallocMw(Command& command) {
   Mw* mw = command.session->mws.Find(command.Request<shm::HandleRequest>().handle);
-  if (mw == nullptr) return EINVAL;
+  if (mw == nullptr) return ENOENT;
   RemoveMw(*mw);
   FinishAfterFence(command);
   return 0;
