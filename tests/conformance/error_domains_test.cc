@@ -9,6 +9,7 @@ namespace {
 
 using Verb_ibv_alloc_pd = IsolationTest;
 using Verb_ibv_bind_mw = IsolationTest;
+using Verb_ibv_reg_mr = IsolationTest;
 
 TEST_F(Verb_ibv_alloc_pd, AnAddressHandleOfAnotherPdSendsNothing) {
   Make(IBV_QPT_UD);
@@ -73,6 +74,42 @@ TEST_F(Verb_ibv_alloc_pd, WindowsAndRegionsOfTwoPdsAreNotBound) {
         EXPECT_EQ(a->WaitSend().status, IBV_WC_MW_BIND_ERR);
       }
       EXPECT_EQ(ibv_dealloc_mw(mw), 0);
+    }
+  }
+}
+
+TEST_F(Verb_ibv_reg_mr, EveryAccessFlag) {
+  Make(IBV_QPT_RC);
+  constexpr unsigned kLocal = IBV_ACCESS_LOCAL_WRITE;
+  struct Case {
+    unsigned access;
+    int error;
+  };
+  std::vector<Case> cases = {
+      {0, 0},
+      {kLocal, 0},
+      {IBV_ACCESS_REMOTE_READ, 0},
+      {IBV_ACCESS_REMOTE_WRITE, EINVAL},
+      {IBV_ACCESS_REMOTE_ATOMIC, EINVAL},
+      {kLocal | IBV_ACCESS_REMOTE_WRITE, 0},
+      {kLocal | IBV_ACCESS_REMOTE_ATOMIC, 0},
+      {kLocal | IBV_ACCESS_MW_BIND, 0},
+      {kLocal | IBV_ACCESS_ZERO_BASED, 0},
+      {kLocal | IBV_ACCESS_HUGETLB, 0},
+      {kLocal | IBV_ACCESS_ON_DEMAND, EOPNOTSUPP},
+      {kLocal | 1u << 10, EINVAL},
+      {kLocal | 1u << 19, EINVAL},
+      {kLocal | 1u << 30, EINVAL},
+      {kLocal | 1u << 31, EINVAL},
+  };
+  for (int bit = 20; bit < 30; ++bit) cases.push_back({kLocal | 1u << bit, 0});  // optional
+  for (const Case& row : cases) {
+    SCOPED_TRACE(row.access);
+    errno = 0;
+    ibv_mr* mr = ibv_reg_mr(a->pd, a->buffer.data(), 4096, row.access);
+    EXPECT_EQ(mr == nullptr ? errno : 0, row.error);
+    if (mr != nullptr) {
+      EXPECT_EQ(ibv_dereg_mr(mr), 0);
     }
   }
 }

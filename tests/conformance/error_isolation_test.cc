@@ -336,6 +336,8 @@ TEST_F(Verb_ibv_post_send, LengthsAndAlignment) {
       wc = b->WaitRecv();
       EXPECT_EQ(wc.status, row.there) << ibv_wc_status_str(wc.status);
       EXPECT_EQ(wc.wr_id, 3u);
+    } else if (row.here == IBV_WC_REM_INV_REQ_ERR) {
+      EXPECT_TRUE(b->WaitEvent(IBV_EVENT_QP_REQ_ERR));
     }
   }
 }

@@ -299,7 +299,7 @@ struct State {
   bool flushes_send;
   bool flushes_recv;
 };
-// Spec: IBTA C10-29 (SQ), C10-30 (RQ), 10.3.1.
+// Spec: IBTA 10.8.2 (C10-29), 10.3.1.
 constexpr State kStates[] = {
     {IBV_QPS_RESET, EINVAL, EINVAL, false, false},
     {IBV_QPS_INIT, EINVAL, 0, false, false},
