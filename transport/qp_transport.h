@@ -119,8 +119,9 @@ struct QpCounters {
   uint64_t send_rnr_err = 0;
   uint64_t retry_exceeded_err = 0;
   uint64_t retry_rnr_exceeded_err = 0;
-  uint64_t out_of_buffer = 0;   // UC, UD: messages dropped for want of a receive WQE
-  uint64_t qkey_violation = 0;  // UD; the port's qkey_viol_cntr sums them up
+  uint64_t out_of_buffer = 0;    // UC, UD: messages dropped for want of a receive WQE
+  uint64_t qkey_violation = 0;   // UD; the port's qkey_viol_cntr sums them up
+  uint64_t access_disabled = 0;  // requests of a kind that the QP's access flags do not allow
 };
 
 class QpTransport {

@@ -108,7 +108,8 @@ void AwaitAcks(pthread_mutex_t* mutex, pthread_cond_t* cond, const uint32_t* com
                uint32_t reported) {
   // No guard: a thread may be cancelled here, as with rdma-core, and then must not meet cleanups.
   pthread_mutex_lock(mutex);
-  while (*completed != reported) pthread_cond_wait(cond, mutex);
+  // Counts wrap. Whoever acknowledges more than was reported must not wait for ever.
+  while (static_cast<int32_t>(reported - *completed) > 0) pthread_cond_wait(cond, mutex);
   pthread_mutex_unlock(mutex);
 }
 

@@ -152,12 +152,15 @@ void CountInChannel(ibv_comp_channel* channel, int change) {
 
 }  // namespace
 
-// nullptr with errno: EINVAL: entries or completion vector out of range; ENOMEM.
+// nullptr with errno: EINVAL: entries or completion vector out of range; EBADF: the channel is of
+// another context; ENOMEM.
 Cq* CreateCq(Context* context, const ibv_cq_init_attr_ex& attr) {
   if (attr.cqe == 0 || attr.cqe > context->attr.max_cqe ||
       attr.comp_vector >= context->attr.num_comp_vectors) {
     return Fail<Cq>(EINVAL);
   }
+  // As the kernel, to which a channel is an fd of its context.
+  if (attr.channel != nullptr && attr.channel->context != Base(context)) return Fail<Cq>(EBADF);
   auto* cq = new (std::nothrow) Cq();
   if (cq == nullptr) return Fail<Cq>(ENOMEM);
   cq->context = context;

@@ -65,7 +65,7 @@ int BindMw(ibv_qp* base, ibv_mw* mw, ibv_mw_bind* bind) {
     wqe->opcode = IBV_WR_BIND_MW;
     wqe->flags = static_cast<uint8_t>(bind->send_flags);
     const uint32_t rkey = ibv_inc_rkey(mw->rkey);
-    FillBind(mw, rkey, bind->bind_info, wqe);
+    FillBind(*qp, mw, rkey, bind->bind_info, wqe);
     mw->rkey = rkey;
     qp->sq.ring.Publish();
   }
@@ -82,14 +82,15 @@ int CheckBind(const ibv_mw* mw, const ibv_mw_bind_info& info, ibv_mw_type type) 
   return (info.mw_access_flags & IBV_ACCESS_ZERO_BASED) != 0 ? EINVAL : 0;
 }
 
-void FillBind(const ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info& info, shm::SendWqe* wqe) {
+void FillBind(const Qp& qp, const ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info& info,
+              shm::SendWqe* wqe) {
   wqe->num_sge = 0;
   wqe->inline_bytes = 0;
   wqe->imm_or_rkey = rkey;
   wqe->rkey = info.mr != nullptr ? info.mr->lkey : 0;
   wqe->remote_addr = info.addr;
   wqe->bind.length = info.length;
-  wqe->bind.mw = mw->handle;
+  wqe->bind.mw = HandleIn(qp.context, mw);
   wqe->bind.access = info.mw_access_flags;
 }
 

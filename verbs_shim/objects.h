@@ -260,6 +260,12 @@ void FreeEntries(EntryBuffer* entries);
 inline shm::EntryAddress AddressOf(const EntryBuffer& entries) {
   return reinterpret_cast<shm::EntryAddress>(entries.memory);
 }
+// The handle by which work requests of `context` name the object: none if it is another context's,
+// whose handles count on their own.
+template <typename Object>
+shm::Handle HandleIn(const Context* context, const Object* object) {
+  return object->context == &context->vctx.context ? object->handle : 0;
+}
 inline bool HasThreadDomain(ibv_pd* pd) { return pd != nullptr && ToPd(pd)->td != nullptr; }
 
 // --- between the files of the shim -------------------------------------------------------------

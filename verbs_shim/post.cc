@@ -64,13 +64,13 @@ void FillSend(const Qp& qp, const ibv_send_wr& wr, shm::SendWqe* wqe) {
   wqe->imm_or_rkey = wr.imm_data;  // shares its place with invalidate_rkey
   wqe->srqn = 0;
   if (wr.opcode == IBV_WR_BIND_MW) {
-    FillBind(wr.bind_mw.mw, wr.bind_mw.rkey, wr.bind_mw.bind_info, wqe);
+    FillBind(qp, wr.bind_mw.mw, wr.bind_mw.rkey, wr.bind_mw.bind_info, wqe);
     return;
   }
   if (qp.ex.ex.qp_base.qp_type == IBV_QPT_UD) {
     wqe->remote_addr = 0;
     wqe->rkey = 0;
-    wqe->ah = wr.wr.ud.ah->handle;
+    wqe->ah = HandleIn(qp.context, wr.wr.ud.ah);
     wqe->remote_qpn = wr.wr.ud.remote_qpn;
     wqe->remote_qkey = wr.wr.ud.remote_qkey;
   } else if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {

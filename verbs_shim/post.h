@@ -40,6 +40,7 @@ inline bool OpcodeCarriesData(uint32_t opcode) {
 
 // mw.cc. 0, or EINVAL for what no window takes; and the part of a WQE that says where to bind.
 int CheckBind(const ibv_mw* mw, const ibv_mw_bind_info& info, ibv_mw_type type);
-void FillBind(const ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info& info, shm::SendWqe* wqe);
+void FillBind(const Qp& qp, const ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info& info,
+              shm::SendWqe* wqe);
 
 }  // namespace verbena::verbs

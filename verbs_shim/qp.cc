@@ -42,6 +42,12 @@ int CheckInitAttr(const Context& context, const ibv_qp_init_attr_ex& attr) {
     return EOPNOTSUPP;
   }
   if (attr.send_cq == nullptr || attr.recv_cq == nullptr) return EINVAL;
+  // The numbers of another context's objects may be those of others here.
+  const ibv_context* base = &context.vctx.context;
+  if (attr.pd->context != base || attr.send_cq->context != base || attr.recv_cq->context != base ||
+      (attr.srq != nullptr && attr.srq->context != base)) {
+    return EINVAL;
+  }
   const shm::QueryDeviceReply& limits = context.attr;
   const ibv_qp_cap& cap = attr.cap;
   if (cap.max_send_wr > limits.max_qp_wr || cap.max_send_sge > limits.max_sge ||

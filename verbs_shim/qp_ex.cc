@@ -94,7 +94,7 @@ void WrBindMw(ibv_qp_ex* base, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info
     SetError(ToQp(base), error);
     return;
   }
-  FillBind(mw, rkey, *info, wqe);
+  FillBind(*ToQp(base), mw, rkey, *info, wqe);
 }
 
 void WrSetUdAddr(ibv_qp_ex* base, ibv_ah* ah, uint32_t remote_qpn, uint32_t remote_qkey) {
@@ -104,7 +104,7 @@ void WrSetUdAddr(ibv_qp_ex* base, ibv_ah* ah, uint32_t remote_qpn, uint32_t remo
     SetError(qp, EINVAL);
     return;
   }
-  qp->wr->ah = ah->handle;
+  qp->wr->ah = HandleIn(qp->context, ah);
   qp->wr->remote_qpn = remote_qpn;
   qp->wr->remote_qkey = remote_qkey;
 }

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "softnic/control/network_taps.h"
@@ -66,6 +67,15 @@ json::object CountersOf(const NicStatus& nic) {
           {"rx_socket_drops", p.receive_drops}};
 }
 
+json::object RefusedOf(const NicStatus& nic) {
+  json::object refused;
+  for (size_t i = 0; i < std::size(kRefusalNames); ++i) {
+    refused[kRefusalNames[i].name] = nic.refusals.At(i);
+  }
+  refused["qkey"] = nic.qkey_violations;
+  return refused;
+}
+
 json::object NicObject(const NicStatus& nic) {
   char ipv4[INET_ADDRSTRLEN] = "";
   inet_ntop(AF_INET, nic.info.ipv4, ipv4, sizeof(ipv4));
@@ -79,6 +89,7 @@ json::object NicObject(const NicStatus& nic) {
   object["ports"] = nic.info.ports;
   object["mtu"] = nic.active_mtu_bytes;
   object["network"] = nic.network.empty() ? "instance" : "udp, " + nic.network;
+  object["refused"] = RefusedOf(nic);
   if (!nic.network.empty()) object["wire"] = CountersOf(nic);
   return object;
 }

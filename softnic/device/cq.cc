@@ -42,7 +42,7 @@ int DeviceCore::CreateChannel(Command& command) {
 
 int DeviceCore::DestroyChannel(Command& command) {
   Channel* channel = command.session->channels.Find(command.Request<shm::HandleRequest>().handle);
-  if (channel == nullptr) return EINVAL;
+  if (channel == nullptr) return ENOENT;
   if (channel->users != 0) return EBUSY;
   RemoveChannel(*channel);
   return 0;
@@ -135,7 +135,7 @@ int DeviceCore::ResizeCq(Command& command) {
 
 int DeviceCore::DestroyCq(Command& command) {
   Cq* cq = command.session->cqs.Find(command.Request<shm::HandleRequest>().handle);
-  if (cq == nullptr) return EINVAL;
+  if (cq == nullptr) return ENOENT;
   if (cq->users != 0) return EBUSY;
   Retired retired;
   RemoveCq(*cq, &retired);

@@ -15,6 +15,7 @@
 #include "core/shm/attach.h"
 #include "core/shm/command.h"
 #include "softnic/device/nic_counters.h"
+#include "softnic/device/refusals.h"
 #include "softnic/device/services.h"
 #include "transport/port/packet_port.h"
 
@@ -94,6 +95,8 @@ struct NicStatus {
   uint32_t active_mtu_bytes = 0;
   bool is_up = true;
   std::string network;  // its port's name; empty: reaches NICs of its instance only
+  Refusals refusals;
+  uint32_t qkey_violations = 0;
   WireCounters wire;
   transport::PortCounters port;
 };

@@ -46,7 +46,7 @@ int DeviceCore::AllocDm(Command& command) {
 int DeviceCore::FreeDm(Command& command) {
   Session& session = *command.session;
   Dm* dm = session.dms.Find(command.Request<shm::HandleRequest>().handle);
-  if (dm == nullptr) return EINVAL;
+  if (dm == nullptr) return ENOENT;
   if (dm->users != 0) return EBUSY;
   session.nic->counts.dm_bytes -= dm->memory->bytes;
   session.dms.Remove(dm->handle);

@@ -120,7 +120,7 @@ TEST_F(Dm, IsFreeOnceItsRegionsAreGone) {
   EXPECT_EQ(b.DoHandle(CommandOp::kDeregMr, mr_b.handle), 0);
   EXPECT_EQ(Write(0, mr_b.rkey), WcStatus::kRemAccessErr);
   EXPECT_EQ(b.DoHandle(CommandOp::kFreeDm, dm_b), 0);
-  EXPECT_EQ(b.DoHandle(CommandOp::kFreeDm, dm_b), EINVAL);
+  EXPECT_EQ(b.DoHandle(CommandOp::kFreeDm, dm_b), ENOENT);
 }
 
 // Its bytes are there until the last copy is done, though the memory and its region are gone.
@@ -247,7 +247,7 @@ TEST_F(Sharing, PdIsBusyWithTheQpsOfAnother) {
   EXPECT_EQ(b.DoHandle(CommandOp::kDeallocPd, b.pd), EBUSY);
   EXPECT_EQ(c.DoHandle(CommandOp::kDestroyQp, qp_c.handle), 0);
   EXPECT_EQ(c.DoHandle(CommandOp::kDeallocPd, b.pd), 0) << "by whoever has its handle";
-  EXPECT_EQ(b.DoHandle(CommandOp::kDeallocPd, b.pd), EINVAL);
+  EXPECT_EQ(b.DoHandle(CommandOp::kDeallocPd, b.pd), ENOENT);
 }
 
 // The command of one session waits for copies of another's memory.

@@ -70,6 +70,42 @@ TEST_F(Keys, LocalKeyIsChecked) {
   EXPECT_FAULT(WriteLocal(SgeOf(memory_a, 8, other_pd.lkey)), kProt, VendorErr::kLKeyOtherPd);
 }
 
+TEST_F(Keys, RefusalsAreCountedByReason) {
+  auto counted = [this](size_t nic, VendorErr why) {
+    return world.device->ListNicStatuses()[nic].refusals.Of(why);
+  };
+  TestMr other_a, other_b;
+  ASSERT_EQ(a.RegMr(a.AllocPd(), memory_a, 64, kAll, &other_a), 0);
+  ASSERT_EQ(b.RegMr(b.AllocPd(), memory_b, 64, kAll, &other_b), 0);
+  TestMr read_only_b = b.MustRegMr(memory_b, 64, access::kRemoteRead);
+  WriteLocal(SgeOf(memory_a, 8, mr_a.lkey));  // good: counts nowhere
+  WriteLocal(SgeOf(memory_a, 8, mr_a.lkey + 1));
+  WriteLocal(SgeOf(memory_a, 8, other_a.lkey));
+  WriteLocal(SgeOf(memory_a, 8, other_a.lkey));
+  WriteLocal(SgeOf(memory_a - 1, 8, mr_a.lkey));
+  WriteRemote(AddrB(), mr_b.rkey + 1);
+  WriteRemote(AddrB(), other_b.rkey);
+  WriteRemote(AddrB() - 1, mr_b.rkey);
+  WriteRemote(AddrB(), read_only_b.rkey);
+  const size_t nic_a = 0, nic_b = 1;
+  const struct {
+    size_t nic;
+    VendorErr why;
+    uint64_t times;
+  } kExpected[] = {
+      {nic_a, VendorErr::kBadLKey, 1},     {nic_a, VendorErr::kLKeyOtherPd, 2},
+      {nic_a, VendorErr::kLKeyBounds, 1},  {nic_a, VendorErr::kLKeyAccess, 0},
+      {nic_a, VendorErr::kBadRKey, 0},     {nic_b, VendorErr::kBadRKey, 1},
+      {nic_b, VendorErr::kRKeyOtherPd, 1}, {nic_b, VendorErr::kRKeyBounds, 1},
+      {nic_b, VendorErr::kRKeyAccess, 1},  {nic_b, VendorErr::kBadLKey, 0},
+      {nic_b, VendorErr::kQpAccess, 0},
+  };
+  for (const auto& row : kExpected) {
+    EXPECT_EQ(counted(row.nic, row.why), row.times)
+        << row.nic << std::hex << " " << static_cast<uint32_t>(row.why);
+  }
+}
+
 TEST_F(Keys, ReadNeedsLocalWrite) {
   TestMr read_only = a.MustRegMr(memory_a, 64, access::kRemoteRead);
   EXPECT_FAULT(

@@ -22,7 +22,7 @@ int DeviceCore::AllocPd(Command& command) {
 int DeviceCore::DeallocPd(Command& command) {
   Session& session = *command.session;
   Pd* pd = session.pds.Find(command.Request<shm::HandleRequest>().handle);
-  if (pd == nullptr) return EINVAL;
+  if (pd == nullptr) return ENOENT;
   if (pd->users != 0) return EBUSY;
   session.pds.Remove(pd->handle);
   --session.nic->counts.pds;
@@ -92,7 +92,7 @@ int DeviceCore::OpenPayload(Command& command) {
 // The key dies now; the command ends when no DMA can touch the memory any more.
 int DeviceCore::DeregMr(Command& command) {
   Mr* mr = command.session->mrs.Find(command.Request<shm::HandleRequest>().handle);
-  if (mr == nullptr) return EINVAL;
+  if (mr == nullptr) return ENOENT;
   if (mr->windows != 0) return EBUSY;  // IBTA 10.6.7.2.6
   const transport::MemoryId memory = mr->memory;
   const SessionId owner = mr->dm != nullptr ? kNicSession : mr->session->id;
@@ -164,7 +164,7 @@ int DeviceCore::CreateAh(Command& command) {
 
 int DeviceCore::DestroyAh(Command& command) {
   Ah* ah = command.session->ahs.Find(command.Request<shm::HandleRequest>().handle);
-  if (ah == nullptr) return EINVAL;
+  if (ah == nullptr) return ENOENT;
   RemoveAh(*ah);
   return 0;
 }

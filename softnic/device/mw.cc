@@ -80,7 +80,7 @@ int DeviceCore::AllocMw(Command& command) {
 // The key dies now; the command ends when nothing that it has let in touches memory any more.
 int DeviceCore::DeallocMw(Command& command) {
   Mw* mw = command.session->mws.Find(command.Request<shm::HandleRequest>().handle);
-  if (mw == nullptr) return EINVAL;
+  if (mw == nullptr) return ENOENT;
   RemoveMw(*mw);
   FinishAfterFence(command);
   return 0;
@@ -220,10 +220,12 @@ KeyFault DeviceQp::ResolveWindow(RKey rkey, uint64_t addr, uint64_t length, uint
   return VendorErr::kNone;
 }
 
-KeyFault DeviceQp::Invalidate(RKey rkey) { return device->Invalidate(*this, rkey); }
+KeyFault DeviceQp::Invalidate(RKey rkey) {
+  return nic->refusals.Count(device->Invalidate(*this, rkey));
+}
 
 KeyFault DeviceQp::BindWindow(const transport::WindowBind& bind) {
-  return device->BindWindow(*this, bind);
+  return nic->refusals.Count(device->BindWindow(*this, bind));
 }
 
 bool DeviceQp::SettleKeys(transport::QpRole waiter) { return device->SettleKeys(*this, waiter); }

@@ -60,7 +60,8 @@ class Nic {
   WindowKeys windows;
   QpnTable<DeviceQp> qpns;
   NicCounts counts;
-  uint32_t qkey_violations = 0;           // the port's counter
+  uint32_t qkey_violations = 0;  // the port's counter
+  Refusals refusals;
   transport::PacketPort* port = nullptr;  // nullptr: reaches NICs of its instance only
   bool is_up = true;
   UnackedPace pace;

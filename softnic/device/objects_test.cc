@@ -31,11 +31,16 @@ TEST_F(Objects, CommandOfWrongSizeOrNumberIsRefused) {
   EXPECT_EQ(client.ExecuteRaw(CommandOp::kNop, nullptr, 0, nullptr, 0), 0);
 }
 
-TEST_F(Objects, EveryDestroyRefusesHandlesThatAreNone) {
-  for (CommandOp op : {CommandOp::kDeallocPd, CommandOp::kDeregMr, CommandOp::kDestroyChannel,
-                       CommandOp::kDestroyCq, CommandOp::kDestroySrq, CommandOp::kQuerySrq,
-                       CommandOp::kDestroyQp, CommandOp::kQueryQp, CommandOp::kDestroyAh}) {
-    for (shm::Handle wrong : {0u, 1u, 0x10'0005u, ~0u}) {
+// As the kernel's commands say it: ENOENT from those that destroy, EINVAL from the others.
+TEST_F(Objects, HandlesThatAreNoneAreRefused) {
+  for (shm::Handle wrong : {0u, 1u, 0x10'0005u, ~0u}) {
+    for (CommandOp op : {CommandOp::kDeallocPd, CommandOp::kDeregMr, CommandOp::kDestroyChannel,
+                         CommandOp::kDestroyCq, CommandOp::kDestroySrq, CommandOp::kDestroyQp,
+                         CommandOp::kDestroyAh, CommandOp::kDeallocTd, CommandOp::kDeallocMw,
+                         CommandOp::kFreeDm}) {
+      EXPECT_EQ(client.DoHandle(op, wrong), ENOENT) << static_cast<int>(op) << " " << wrong;
+    }
+    for (CommandOp op : {CommandOp::kQuerySrq, CommandOp::kQueryQp}) {
       EXPECT_EQ(client.DoHandle(op, wrong), EINVAL) << static_cast<int>(op) << " " << wrong;
     }
   }
@@ -46,8 +51,8 @@ TEST_F(Objects, HandleOfAnotherSessionIsNone) {
   TestCq cq = client.MustCreateCq();
   TestQp qp = client.MustCreateQp(Service::kRc, cq);
   // `other` has its own PD at that handle, and nothing else.
-  EXPECT_EQ(other.DoHandle(CommandOp::kDestroyQp, qp.handle), EINVAL);
-  EXPECT_EQ(other.DoHandle(CommandOp::kDestroyCq, cq.handle), EINVAL);
+  EXPECT_EQ(other.DoHandle(CommandOp::kDestroyQp, qp.handle), ENOENT);
+  EXPECT_EQ(other.DoHandle(CommandOp::kDestroyCq, cq.handle), ENOENT);
   shm::CreateQpRequest request = other.QpRequest(Service::kRc, cq.handle);
   TestQp stolen;
   EXPECT_EQ(other.CreateQp(request, &stolen), EINVAL);
@@ -56,10 +61,10 @@ TEST_F(Objects, HandleOfAnotherSessionIsNone) {
 TEST_F(Objects, StaleHandleIsRefused) {
   shm::Handle pd = client.AllocPd();
   EXPECT_EQ(client.DoHandle(CommandOp::kDeallocPd, pd), 0);
-  EXPECT_EQ(client.DoHandle(CommandOp::kDeallocPd, pd), EINVAL);
+  EXPECT_EQ(client.DoHandle(CommandOp::kDeallocPd, pd), ENOENT);
   shm::Handle next = client.AllocPd();
   EXPECT_NE(next, pd);
-  EXPECT_EQ(client.DoHandle(CommandOp::kDeallocPd, pd), EINVAL);
+  EXPECT_EQ(client.DoHandle(CommandOp::kDeallocPd, pd), ENOENT);
   EXPECT_EQ(client.DoHandle(CommandOp::kDeallocPd, next), 0);
 }
 
@@ -131,7 +136,7 @@ TEST_F(Objects, DeregFinishesAfterTheFenceOnly) {
   EXPECT_EQ(world.dma.regions.size(), 1u);
   // Its handle is gone already.
   uint32_t again = client.Begin(CommandOp::kDeregMr, &request, sizeof(request));
-  EXPECT_EQ(client.services.completed[again].error, EINVAL);
+  EXPECT_EQ(client.services.completed[again].error, ENOENT);
   world.Settle();
   EXPECT_TRUE(client.IsDone(slot));
   EXPECT_EQ(client.services.completed[slot].error, 0);

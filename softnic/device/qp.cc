@@ -85,6 +85,11 @@ void DeviceQp::ReleaseRecv(uint32_t wqes) {
 
 KeyFault DeviceQp::ResolveLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t access_needed,
                                 transport::DmaSegment* out, uint16_t* out_count) {
+  return nic->refusals.Count(CheckLocal(sge, num_sge, access_needed, out, out_count));
+}
+
+KeyFault DeviceQp::CheckLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t access_needed,
+                              transport::DmaSegment* out, uint16_t* out_count) const {
   uint16_t count = 0;
   for (uint32_t i = 0; i < num_sge; ++i) {
     if (sge[i].length == 0) continue;
@@ -112,6 +117,10 @@ KeyFault CheckRegion(const Mr& mr, const Pd* pd) {
 }  // namespace
 
 KeyFault DeviceQp::CheckRemoteKey(RKey rkey, uint32_t access_needed) {
+  return nic->refusals.Count(CheckRights(rkey, access_needed));
+}
+
+KeyFault DeviceQp::CheckRights(RKey rkey, uint32_t access_needed) const {
   uint32_t granted = 0;
   if (const Mr* mr = nic->keys.Find(rkey.value); mr != nullptr) {
     if (KeyFault fault = CheckRegion(*mr, pd); fault != VendorErr::kNone) return fault;
@@ -126,6 +135,11 @@ KeyFault DeviceQp::CheckRemoteKey(RKey rkey, uint32_t access_needed) {
 
 KeyFault DeviceQp::ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
                                  transport::DmaSegment* out) {
+  return nic->refusals.Count(CheckRemote(rkey, addr, length, access_needed, out));
+}
+
+KeyFault DeviceQp::CheckRemote(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
+                               transport::DmaSegment* out) const {
   const Mr* mr = nic->keys.Find(rkey.value);
   if (mr == nullptr) return ResolveWindow(rkey, addr, length, access_needed, out);
   if (KeyFault fault = CheckRegion(*mr, pd); fault != VendorErr::kNone) return fault;
@@ -138,7 +152,10 @@ KeyFault DeviceQp::ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint
 
 bool DeviceQp::ResolveAh(uint32_t ah_handle, transport::Path* out) {
   const Ah* ah = session->ahs.Find(ah_handle);
-  if (ah == nullptr || ah->pd != pd) return false;
+  if (ah == nullptr || ah->pd != pd) {
+    nic->refusals.Count(VendorErr::kBadAh);
+    return false;
+  }
   *out = ah->path;
   return true;
 }

@@ -133,6 +133,7 @@ class DeviceQp final : public transport::QpHost {
   bool awaits_srq = false;  // in the SRQ's list: PDUs wait for a WQE to be fetched
   bool has_more_output = false;          // a drain stopped at its budget
   uint64_t counted_qkey_violations = 0;  // in the port's counter already
+  uint64_t counted_access_disabled = 0;  // in the NIC's
   bool has_lied = false;                 // counted once as a hostile act
 
   ListHook<DeviceQp> send_cq_hook;
@@ -144,6 +145,12 @@ class DeviceQp final : public transport::QpHost {
 
  private:
   transport::KeyFault FindWindow(RKey rkey, const Mw** out) const;
+  // What ResolveLocal, ResolveRemote and CheckRemoteKey say; they count what is refused.
+  transport::KeyFault CheckLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t access_needed,
+                                 transport::DmaSegment* out, uint16_t* out_count) const;
+  transport::KeyFault CheckRemote(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
+                                  transport::DmaSegment* out) const;
+  transport::KeyFault CheckRights(RKey rkey, uint32_t access_needed) const;
   transport::KeyFault ResolveWindow(RKey rkey, uint64_t addr, uint64_t length,
                                     uint32_t access_needed, transport::DmaSegment* out) const;
   transport::FetchResult FetchFromRing(WorkQueueConsumer& ring, uint32_t max_sge,

@@ -232,7 +232,7 @@ int DeviceCore::QueryQp(Command& command) {
 // The QP is gone for everybody now; the command ends when no DMA of its work is in flight.
 int DeviceCore::DestroyQp(Command& command) {
   DeviceQp* qp = command.session->qps.Find(command.Request<shm::HandleRequest>().handle);
-  if (qp == nullptr) return EINVAL;
+  if (qp == nullptr) return ENOENT;
   if (!qp->mcast_groups.empty()) return EBUSY;
   Retired retired;
   RemoveQp(*qp, &retired);

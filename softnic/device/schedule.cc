@@ -75,6 +75,11 @@ void DeviceCore::Drain(DeviceQp& qp) {
   uint64_t violations = qp.transport->counters().qkey_violation;
   qp.nic->qkey_violations +=
       static_cast<uint32_t>(violations - std::exchange(qp.counted_qkey_violations, violations));
+  uint64_t disabled = qp.transport->counters().access_disabled;
+  if (disabled != qp.counted_access_disabled) {
+    qp.nic->refusals.Add(shm::VendorErr::kQpAccess,
+                         disabled - std::exchange(qp.counted_access_disabled, disabled));
+  }
   if (!qp.waiting.empty()) TakeWaiting(qp);
   qp.has_more_output = budget == 0;
   if (has_network && !HasTxRoom(qp.tx_requests)) qp.waits_for_tx = true;

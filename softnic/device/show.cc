@@ -180,7 +180,9 @@ ShowRow MakeRow(const DeviceQp& qp) {
        {"send_rnr_err", Number(counters.send_rnr_err)},
        {"retry_exceeded_err", Number(counters.retry_exceeded_err)},
        {"retry_rnr_exceeded_err", Number(counters.retry_rnr_exceeded_err)},
-       {"out_of_buffer", Number(counters.out_of_buffer)}});
+       {"out_of_buffer", Number(counters.out_of_buffer)},
+       {"qkey_violation", Number(counters.qkey_violation)},
+       {"access_disabled", Number(counters.access_disabled)}});
   return row;
 }
 

@@ -117,7 +117,7 @@ int DeviceCore::QuerySrq(Command& command) {
 
 int DeviceCore::DestroySrq(Command& command) {
   Srq* srq = command.session->srqs.Find(command.Request<shm::HandleRequest>().handle);
-  if (srq == nullptr) return EINVAL;
+  if (srq == nullptr) return ENOENT;
   if (srq->users != 0) return EBUSY;
   Retired retired;
   RemoveSrq(*srq, &retired);

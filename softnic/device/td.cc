@@ -32,7 +32,7 @@ int DeviceCore::AllocTd(Command& command) {
 int DeviceCore::DeallocTd(Command& command) {
   Session& session = *command.session;
   Td* td = session.tds.Find(command.Request<shm::HandleRequest>().handle);
-  if (td == nullptr) return EINVAL;
+  if (td == nullptr) return ENOENT;
   if (td->users != 0) return EBUSY;
   RemoveTd(session, *td);
   return 0;

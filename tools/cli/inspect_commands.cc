@@ -115,6 +115,15 @@ void PrintLine(const std::string& label, const std::string& text) {
   std::printf("%s\n", line.c_str());
 }
 
+json::object NonZero(const json::value& counters) {
+  json::object out;
+  if (!counters.is_object()) return out;
+  for (const auto& [name, value] : counters.get_object()) {
+    if (FieldNumber(counters.get_object(), std::string(name).c_str()) != 0) out[name] = value;
+  }
+  return out;
+}
+
 // Fields that PrintStatus shows in a place of their own.
 bool HasOwnPlace(const std::string& key) {
   for (const char* own : {"pid", "version", "directory", "uptime_s", "nics"}) {
@@ -136,8 +145,15 @@ void PrintStatus(const std::string& directory, const json::object& reply) {
     PrintLine(label, Sentence(value));
   }
   for (const json::value& nic : ArrayAt(reply, "nics")) {
-    const json::value* wire = nic.is_object() ? nic.get_object().if_contains("wire") : nullptr;
-    if (wire != nullptr) PrintLine(FieldText(nic.get_object(), "name"), Sentence(*wire));
+    if (!nic.is_object()) continue;
+    const std::string name = FieldText(nic.get_object(), "name");
+    if (const json::value* wire = nic.get_object().if_contains("wire")) {
+      PrintLine(name, Sentence(*wire));
+    }
+    if (const json::value* refused = nic.get_object().if_contains("refused")) {
+      const json::object counted = NonZero(*refused);
+      if (!counted.empty()) PrintLine(name + " refused", Sentence(counted));
+    }
   }
   Print("\n" + RenderTable(TableOf(ArrayAt(reply, "nics"))));
 }

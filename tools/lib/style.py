@@ -6,6 +6,7 @@ A rule is a function from a tree to violations ("path:line: text"). The rules ar
 planted violations in style_test.py.
 """
 
+import fnmatch
 import json
 import pathlib
 import re
@@ -38,6 +39,7 @@ BANS = [
     ("orders by address", r"\bstd::(multi)?(set|map)<\s*(const\s+)?[\w:]+\s*\*", True),
     ("keeps time as floating point", r"\b(double|float)\s+\w*_(ns|us|ms|s)\b", False),
 ]
+TEST_NAME = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.M)
 HASHED = re.compile(r"\b(?:absl::(?:flat|node)_hash_(?:map|set)|std::unordered_(?:map|set))<.*>\s+"
                     r"(\w+)\s*(?:;|=|\{|ABSL_)")
 
@@ -153,6 +155,36 @@ def mutation_places(root):
             yield f"{mutation['file']}: holds not exactly one {mutation['from']!r}"
 
 
+def rows_of(path):
+    """Lines of a list that are neither a comment nor a heading, by number."""
+    for number, line in enumerate(lines_of(path) if path.exists() else [], 1):
+        if line and not line.startswith(("#", "[")):
+            yield number, [cell.strip() for cell in line.split(" |")]
+
+
+def listed_tests(root):
+    """Every row of errors.rows names tests, and each is one of tests/conformance. The rows of
+    verbs.rows and enumerations.rows may name what does not work yet; their cells are counted."""
+    lists = root / "tests/conformance"
+    existing = set()
+    for path in lists.glob("*_test.cc"):
+        existing.update(".".join(m) for m in
+                        TEST_NAME.findall(path.read_text(encoding="utf-8")))
+    verbs = {cells[0] for _, cells in rows_of(lists / "providers.rows")}
+    for name, cell_count in (("errors.rows", 6), ("verbs.rows", 2), ("enumerations.rows", 4),
+                             ("providers.rows", 3)):
+        for number, cells in rows_of(lists / name):
+            where = f"tests/conformance/{name}:{number}"
+            if len(cells) != cell_count:
+                yield f"{where}: {len(cells)} cells, not {cell_count}"
+            elif name == "verbs.rows" and cells[0] not in verbs:
+                yield f"{where}: no row of providers.rows says what rxe and mlx5 do"
+            elif name == "errors.rows":
+                for pattern in cells[-1].split(", "):
+                    if not fnmatch.filter(existing, pattern):
+                        yield f"{where}: there is no test {pattern}"
+
+
 def shim_layering(root):
     """The shims live in other people's processes: no Abseil, Boost, liburing, iostreams."""
     pattern = re.compile(r'#include\s*[<"](absl/|boost/|liburing|iostream|thread>|regex)')
@@ -174,6 +206,7 @@ RULES = [
     ("no open ends are marked in code", open_ends),
     ("every top folder has a short README", folder_readmes),
     ("every mutation of tests/mutation has its place", mutation_places),
+    ("every test that docs/errors.md is made from exists", listed_tests),
     ("the shims include nothing that hosts could have in another version", shim_layering),
 ]
 

@@ -38,6 +38,19 @@ class StyleTest(unittest.TestCase):
              {"file": "softnic/a.cc", "from": "= 3;"}, {"file": "softnic/gone.cc", "from": "x"}]))
         self.assertEqual(len(self.found(style.mutation_places)), 3)
 
+    def test_rows_whose_tests_are_gone(self):
+        self.assertEqual(self.found(style.listed_tests), [])
+        self.plant("tests/conformance/a_test.cc", "TEST_F(Verb_a, Works) {\n}\nTEST(B,\n  C) {}\n")
+        self.plant("tests/conformance/providers.rows", "ibv_a | yes | no\n")
+        self.plant("tests/conformance/verbs.rows", "[X]\nibv_a | Later.*\nibv_b | Verb_a.*\n")
+        self.plant("tests/conformance/enumerations.rows", "A | yes | no |\nB | yes | no\n")
+        self.plant("tests/conformance/errors.rows",
+                   "# a comment\nm | o | - | - | s | Verb_a.Works, B.*\n"
+                   "m | o | - | - | s | Verb_a.Works, Verb_a.Gone\nm | o | - | - | s |\n")
+        found = self.found(style.listed_tests)
+        self.assertEqual([line.split(":")[0].rsplit("/")[-1] for line in found],
+                         ["errors.rows", "errors.rows", "verbs.rows", "enumerations.rows"])
+
     def test_each_ban(self):
         bad = ["auto t = std::chrono::steady_clock::now();", "std::random_device d;",
                "std::thread t(F);", "usleep(5);", "getenv(\"X\");", "std::set<Qp*> s;",

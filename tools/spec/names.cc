@@ -51,6 +51,7 @@ constexpr CounterRow kCounters[] = {
     {&QpCounters::retry_rnr_exceeded_err, "retry_rnr_exceeded_err"},
     {&QpCounters::out_of_buffer, "out_of_buffer"},
     {&QpCounters::qkey_violation, "qkey_violation"},
+    {&QpCounters::access_disabled, "access_disabled"},
 };
 
 constexpr const char* kWcStatuses[] = {

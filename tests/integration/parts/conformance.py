@@ -8,7 +8,29 @@ PROGRAMS = ["objects_test", "access_test", "rc_test", "errors_test", "cq_test", 
             "invalidate_test", "helpers_test", "cq_moderation_test", "query_qp_test",
             "atomic_write_test", "cq_ex_test", "extended_services_test", "qp_extras_test",
             "events_test", "mw_test", "mw_type2_test",
-            "rereg_test", "dm_test", "sharing_test", "mr_ex_test", "v64_suite_test", "flush_test"]
+            "rereg_test", "dm_test", "sharing_test", "mr_ex_test", "v64_suite_test",
+            "flush_test", "error_posting_test",
+            "error_attributes_test", "error_objects_test", "error_isolation_test",
+            "error_domains_test"]
+
+
+# What each of these is refused, for every reason, its instance must have counted.
+REFUSALS = {
+    "error_isolation_test": ["bad_lkey", "lkey_other_pd", "lkey_bounds", "lkey_access", "bad_rkey",
+                             "rkey_other_pd", "rkey_bounds", "rkey_access", "qp_access"],
+    "error_domains_test": ["bad_ah", "lkey_other_pd", "rkey_other_pd", "rkey_other_qp"],
+    "mw_type2_test": ["rkey_bad_state"],
+    "datagram_test": ["qkey"],
+}
+
+
+def check_refusals(instance, reasons):
+    counted = {}
+    for nic in instance.status()["nics"]:
+        for reason, times in nic["refused"].items():
+            counted[reason] = counted.get(reason, 0) + times
+    never = [reason for reason in reasons if counted[reason] == 0]
+    check(not never, f"never counted: {', '.join(never)}")
 
 
 def one(program):
@@ -23,6 +45,7 @@ def one(program):
         # Queues of thread domains ring in pages of their own, and no others do.
         rings = instance.status()["engine"]["thread_rings"]
         check((rings > 0) == (program == "domain_test"), f"{rings} rings of thread domains")
+        check_refusals(instance, REFUSALS.get(program, []))
     return case_function
 
 
