@@ -177,6 +177,7 @@ struct Qp {
   bool sq_sig_all;
   bool has_rq;
   std::atomic<uint32_t> state;  // ibv_qp_state as last learnt
+  std::atomic<uint32_t> ece_options;  // verbenadv_ece_options
   ibv_qp_cap cap;
   uint32_t max_inline_bytes;
   PostQueue sq;

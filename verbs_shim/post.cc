@@ -2,6 +2,8 @@
 // by one doorbell.
 #include "verbs_shim/post.h"
 
+#include "verbs_shim/ece.h"
+
 namespace verbena::verbs {
 namespace {
 
@@ -13,11 +15,12 @@ uint64_t TotalBytes(const ibv_sge* sge, int num_sge) {
   return bytes;
 }
 
-// EINVAL for what no queue of this service takes. What only the NIC can judge (keys, states that
-// changed meanwhile) comes back as a completion.
+// EINVAL for what no queue of this service takes, EOPNOTSUPP for what its ECE options leave out.
+// What only the NIC can judge (keys, states that changed meanwhile) comes back as a completion.
 int CheckSend(const Qp& qp, const ibv_send_wr& wr) {
   ibv_qp_type type = qp.ex.ex.qp_base.qp_type;
   if (!OpcodeAllowed(type, wr.opcode)) return EINVAL;
+  if (!EceAllows(qp, wr.opcode)) return EOPNOTSUPP;
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > qp.sq.max_sge) return EINVAL;
   if (type == IBV_QPT_UD && wr.wr.ud.ah == nullptr) return EINVAL;
   if ((wr.send_flags & IBV_SEND_INLINE) != 0) {

@@ -3,6 +3,7 @@
 
 #include <new>
 
+#include "verbs_shim/ece.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 #include "verbs_shim/verbena/verbenadv.h"
@@ -136,6 +137,7 @@ void InitBase(Qp* qp, const ibv_qp_init_attr_ex& attr) {
   base->recv_cq = attr.recv_cq;
   base->srq = attr.srq;
   base->state = IBV_QPS_RESET;
+  qp->ece_options = EceOptionsOf(attr.qp_type);
   base->qp_type = attr.qp_type;
   pthread_mutex_init(&base->mutex, nullptr);
   pthread_cond_init(&base->cond, nullptr);

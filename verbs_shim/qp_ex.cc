@@ -2,6 +2,7 @@
 //
 // The requests go straight into the queue, unpublished. An error is kept until ibv_wr_complete
 // reports it; then, as after ibv_wr_abort, nothing of the batch was posted.
+#include "verbs_shim/ece.h"
 #include "verbs_shim/post.h"
 
 namespace verbena::verbs {
@@ -63,8 +64,13 @@ void WrAtomicFetchAdd(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t add)
   shm::SendWqe* wqe = BeginRemote(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, addr);
   if (wqe != nullptr) wqe->atomic = {add, 0};
 }
+// Begins an operation that the peer need not know.
+shm::SendWqe* BeginPlacement(ibv_qp_ex* base, ibv_wr_opcode opcode, uint32_t rkey, uint64_t addr) {
+  Qp* qp = ToQp(base);
+  return EceAllows(*qp, opcode) ? BeginRemote(base, opcode, rkey, addr) : SetError(qp, EOPNOTSUPP);
+}
 void WrAtomicWrite(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, const void* value) {
-  shm::SendWqe* wqe = BeginRemote(qp, IBV_WR_ATOMIC_WRITE, rkey, addr);
+  shm::SendWqe* wqe = BeginPlacement(qp, IBV_WR_ATOMIC_WRITE, rkey, addr);
   if (wqe != nullptr) memcpy(&wqe->atomic.compare_add, value, sizeof(wqe->atomic.compare_add));
 }
 
@@ -72,7 +78,7 @@ void WrAtomicWrite(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, const void* valu
 // whole region nobody looks at.
 void WrFlush(ibv_qp_ex* base, uint32_t rkey, uint64_t addr, size_t len, uint8_t type,
              uint8_t level) {
-  shm::SendWqe* wqe = BeginRemote(base, static_cast<ibv_wr_opcode>(kWrFlushV64), rkey, addr);
+  shm::SendWqe* wqe = BeginPlacement(base, static_cast<ibv_wr_opcode>(kWrFlushV64), rkey, addr);
   if (wqe == nullptr) return;
   constexpr unsigned kTypes = kFlushGlobalV64 | kFlushPersistentV64;
   const bool is_known = type != 0 && (type & ~kTypes) == 0 && level <= kFlushMrV64;

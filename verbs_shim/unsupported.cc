@@ -6,13 +6,6 @@ VERBENA_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, in
   return Fail<ibv_mr>(EOPNOTSUPP);
 }
 
-// A zero vendor id asks for nothing and is refused the same way, with errno set as well.
-VERBENA_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece* ece) {
-  if (ece->vendor_id == 0) errno = EOPNOTSUPP;
-  return EOPNOTSUPP;
-}
-VERBENA_EXPORT int ibv_query_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
-
 // v64.
 VERBENA_EXPORT int ibv_dm_export_dmabuf_fd(ibv_dm*) {
   errno = EOPNOTSUPP;

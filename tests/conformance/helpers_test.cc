@@ -378,8 +378,6 @@ TEST_F(NotYet, ReturnsTheDocumentedError) {
   expect_null("ibv_create_flow", ibv_create_flow(a->qp, &flow));
   ibv_sge sge = a->Sge(0, 8);
   expect_error("ibv_advise_mr", ibv_advise_mr(a->pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1));
-  ibv_ece ece = {};
-  expect_error("ibv_set_ece", ibv_set_ece(a->qp, &ece));
 }
 
 }  // namespace

@@ -133,24 +133,6 @@ TEST_F(Verb_ibv_modify_qp_rate_limit, GoesWithTheWayToRts) {
   EXPECT_EQ(Rate(a->qp), 0u);
 }
 
-// A device without enhanced connection establishment.
-TEST_F(NotOffered, QueryEceSaysSo) {
-  MakePair();
-  ibv_ece ece = {};
-  EXPECT_EQ(ibv_query_ece(a->qp, &ece), EOPNOTSUPP);
-}
-
-TEST_F(NotOffered, SetEceSaysSo) {
-  MakePair();
-  ibv_ece ece = {};
-  errno = 0;
-  EXPECT_EQ(ibv_set_ece(a->qp, &ece), EOPNOTSUPP);
-  EXPECT_EQ(errno, EOPNOTSUPP) << "of no vendor";
-  ece.vendor_id = 0x15b3;
-  ece.options = 1;
-  EXPECT_EQ(ibv_set_ece(a->qp, &ece), EOPNOTSUPP);
-}
-
 bool IsMapped() {
   const char* backend = getenv("VERBENA_DMA");
   return backend != nullptr && std::string(backend) == "mapped";

@@ -10,3 +10,11 @@ enum verbenadv_res_type {
   VERBENADV_RES_TYPE_SRQ = 3,
   VERBENADV_RES_TYPE_CQ = 4,
 };
+
+// Options of ibv_query_ece(3) and ibv_set_ece(3), of RC QPs; vendor_id is that of ibv_query_device.
+// A QP may do what its options say, and a new one may do everything. A program that takes those of
+// its peer makes sure that both understand what it will send.
+enum verbenadv_ece_options {
+  VERBENADV_ECE_ATOMIC_WRITE = 1 << 0,  // ibv_wr_atomic_write
+  VERBENADV_ECE_FLUSH = 1 << 1,         // ibv_wr_flush
+};

@@ -9,7 +9,7 @@ PROGRAMS = ["objects_test", "access_test", "rc_test", "errors_test", "cq_test", 
             "atomic_write_test", "cq_ex_test", "extended_services_test", "qp_extras_test",
             "events_test", "mw_test", "mw_type2_test",
             "rereg_test", "dm_test", "sharing_test", "mr_ex_test", "v64_suite_test",
-            "flush_test", "error_posting_test",
+            "flush_test", "ece_test", "error_posting_test",
             "error_attributes_test", "error_objects_test", "error_isolation_test",
             "error_domains_test"]
 

@@ -1,0 +1,20 @@
+// What a QP may do by its ECE options.
+#pragma once
+
+#include "verbs_shim/objects.h"
+#include "verbs_shim/verbena/verbenadv.h"
+
+namespace verbena::verbs {
+
+// All that a QP of this service can do.
+uint32_t EceOptionsOf(ibv_qp_type type);
+
+// False: the options agreed upon do not have this opcode.
+inline bool EceAllows(const Qp& qp, uint32_t opcode) {
+  const uint32_t options = qp.ece_options.load(std::memory_order_relaxed);
+  if (opcode == IBV_WR_ATOMIC_WRITE) return (options & VERBENADV_ECE_ATOMIC_WRITE) != 0;
+  if (opcode == kWrFlushV64) return (options & VERBENADV_ECE_FLUSH) != 0;
+  return true;
+}
+
+}  // namespace verbena::verbs
