@@ -1,5 +1,6 @@
 // ibv_modify_qp: every pair of states of every service, each required attribute missing, each
-// attribute that does not belong there; values out of range. A refusal changes nothing.
+// attribute that does not belong there; values out of range. The attributes of SRQs. A refusal
+// changes nothing.
 #include <cerrno>
 #include <cstring>
 #include <functional>
@@ -278,6 +279,68 @@ TEST_F(Verb_ibv_modify_qp, ValuesOutOfRange) {
     const int mask = IBV_QP_STATE | MasksOf(IBV_QPT_RC, row.from, row.to).required | row.also;
     EXPECT_EQ(ibv_modify_qp(a->qp, &attr, mask), row.error);
     EXPECT_EQ(a->State(), row.error == 0 ? row.to : row.from);
+  }
+}
+
+using Verb_ibv_modify_srq = AttributesTest;
+using Verb_ibv_create_srq_ex = AttributesTest;
+
+TEST_F(Verb_ibv_modify_srq, MasksAndValues) {
+  a = std::make_unique<Side>(SideOptions{.with_srq = true});
+  ibv_device_attr device = {};
+  ibv_srq_attr before = {};
+  ASSERT_EQ(ibv_query_device(a->context, &device), 0);
+  for (uint64_t id = 0; id < 40; ++id) ASSERT_EQ(a->PostRecv(id, 0, 64), 0);
+  ASSERT_EQ(ibv_query_srq(a->srq, &before), 0);
+  const auto most = static_cast<uint32_t>(device.max_srq_wr);
+  struct Case {
+    const char* what;
+    int mask;
+    uint32_t max_wr, limit;
+  };
+  for (const Case& row :
+       {Case{"a bit nobody knows", 1 << 2, 64, 0}, Case{"no entries", IBV_SRQ_MAX_WR, 0, 0},
+        Case{"more than the device has", IBV_SRQ_MAX_WR, most + 1, 0},
+        Case{"fewer than wait there", IBV_SRQ_MAX_WR, 16, 0},
+        Case{"a limit beyond its size", IBV_SRQ_LIMIT, 0, before.max_wr + 1},
+        Case{"a limit beyond its new size", IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT, 128, 129}}) {
+    SCOPED_TRACE(row.what);
+    ibv_srq_attr attr = {row.max_wr, 0, row.limit};
+    EXPECT_EQ(ibv_modify_srq(a->srq, &attr, row.mask), EINVAL);
+    ibv_srq_attr after = {};
+    ASSERT_EQ(ibv_query_srq(a->srq, &after), 0);
+    EXPECT_EQ(after.max_wr, before.max_wr);
+    EXPECT_EQ(after.srq_limit, before.srq_limit);
+  }
+}
+
+TEST_F(Verb_ibv_create_srq_ex, MasksAndTypes) {
+  a = std::make_unique<Side>(SideOptions{});
+  struct Case {
+    const char* what;
+    uint32_t mask;
+    ibv_srq_type type;
+    int error;
+  };
+  constexpr uint32_t kPd = IBV_SRQ_INIT_ATTR_PD, kType = IBV_SRQ_INIT_ATTR_TYPE;
+  for (const Case& row :
+       {Case{"basic", kPd | kType, IBV_SRQT_BASIC, 0},
+        Case{"no type is basic", kPd, IBV_SRQT_TM, 0}, Case{"no PD", kType, IBV_SRQT_BASIC, EINVAL},
+        Case{"a bit nobody knows", kPd | 1u << 7, IBV_SRQT_BASIC, EOPNOTSUPP},
+        Case{"XRC", kPd | kType, IBV_SRQT_XRC, EOPNOTSUPP},
+        Case{"tag matching", kPd | kType, IBV_SRQT_TM, EOPNOTSUPP}}) {
+    SCOPED_TRACE(row.what);
+    ibv_srq_init_attr_ex init = {};
+    init.attr = {16, 1, 0};
+    init.comp_mask = row.mask;
+    init.srq_type = row.type;
+    init.pd = a->pd;
+    errno = 0;
+    ibv_srq* srq = ibv_create_srq_ex(a->context, &init);
+    EXPECT_EQ(srq == nullptr ? errno : 0, row.error);
+    if (srq != nullptr) {
+      EXPECT_EQ(ibv_destroy_srq(srq), 0);
+    }
   }
 }
 
