@@ -169,7 +169,7 @@ struct OpcodeInfo {
   const char* name;
   bool is_request, is_send, is_write, is_read_response, is_atomic;
   bool is_atomic_write;               // eight bytes at once; answered as a READ of nothing is
-  bool is_flush;                      // no bytes, and so answered as well
+  bool is_flush;                      // moves no bytes; is answered likewise
   bool is_first, is_middle, is_last;  // an ONLY is first and last
   bool has_feth, has_reth, has_atomic_eth, has_aeth, has_imm, has_ieth;
   uint8_t services;  // bit 1 << Service
