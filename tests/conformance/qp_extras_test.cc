@@ -10,7 +10,6 @@
 namespace verbena::conformance {
 namespace {
 
-using NotOffered = VerbsTest;  // proves no row of verbs.rows
 using Verb_ibv_query_qp_data_in_order = VerbsTest;
 
 class Verb_ibv_modify_qp_rate_limit : public VerbsTest {
