@@ -229,10 +229,9 @@ Actual Executor::Run(const Step& step) {
     case Op::kAttachMcast:
     case Op::kDetachMcast: {
       ibv_gid group = {};
-      group.raw[0] = 0xff;
-      group.raw[1] = 0x0e;
-      group.raw[10] = group.raw[11] = 0xff;
-      group.raw[12] = 224;
+      group.raw[10] = group.raw[11] = 0xff;  // an IPv4 group, as rdma_cm names it
+      group.raw[12] = 239;
+      group.raw[13] = 1;
       group.raw[15] = 77;
       const bool attaches = step.op == Op::kAttachMcast;
       actual.error = attaches ? ibv_attach_mcast(qps_.at(step.id), &group, 0)

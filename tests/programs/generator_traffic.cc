@@ -371,10 +371,10 @@ bool Generator::Window() {
     wr.key_age =
         random_.Percent(90) && mw.is_bound ? mw.keys - mw.live_key : random_.Below(mw.keys);
     if (remotely) {
-      auto sender = model_.qps.find(by->peer);
-      if (sender == model_.qps.end()) return false;
+      const Id sender = by->peer;
+      if (model_.qps.find(sender) == model_.qps.end()) return false;
       Receives(model_.qps.at(by->id), 1);
-      by = &model_.qps.at(sender->first);
+      by = &model_.qps.at(sender);
     }
     wr.opcode = remotely ? IBV_WR_SEND_WITH_INV : IBV_WR_LOCAL_INV;
     Step step = New(Op::kPostSend, by->side);

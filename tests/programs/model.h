@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/programs/program.h"
@@ -208,8 +209,9 @@ class Model {
 
   Outcome out_;
   std::array<std::vector<uint8_t>, 2> arenas_;
-  Id executing_ = 0;              // the QP whose work it is
-  std::vector<Range> under_way_;  // of READs and atomics of this step, without a fence since
+  Id executing_ = 0;  // the QP whose work it is
+  // Of READs and atomics of this step, without a fence of the same QP since.
+  std::vector<std::pair<Id, Range>> under_way_;
 };
 
 // IBTA 9.7.2: how many PSNs a message takes.

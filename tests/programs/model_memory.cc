@@ -90,7 +90,7 @@ void Model::Forget(int side, const std::vector<Sge>& sges) {
 // that is fenced.
 void Model::CheckHazards(const Work& work, int side, const std::vector<Range>& remote) {
   auto check = [this](const Range& range) {
-    for (const Range& other : under_way_) {
+    for (const auto& [qp, other] : under_way_) {
       if (range.length != 0 && range.Meets(other)) Open();
     }
   };
@@ -105,8 +105,11 @@ Model::Fit Model::Judge(const Qp& peer, const Wr& receive, uint32_t length) cons
   if (LocalRangesAllow(peer, receive.sges, IBV_ACCESS_LOCAL_WRITE)) {
     return fits ? Fit::kFits : Fit::kTooShort;
   }
-  // A key that is not needed may stay unseen; with two faults either may be told.
-  const bool first_is_bad = !LocalRangesAllow(peer, {receive.sges.front()}, IBV_ACCESS_LOCAL_WRITE);
+  // A key that is not needed may stay unseen, and so may bytes that nothing is written to; with two
+  // faults either may be told.
+  Sge first = receive.sges.front();
+  first.length = std::min(first.length, length);
+  const bool first_is_bad = !LocalRangesAllow(peer, {first}, IBV_ACCESS_LOCAL_WRITE);
   return fits && first_is_bad && length != 0 ? Fit::kBadKey : Fit::kUnclear;
 }
 

@@ -191,7 +191,8 @@ void Model::ApplyObject(const Step& step) {
     case Op::kAttachMcast: {
       if (!Has(qps, step.id, step.side)) return Open();
       Qp& qp = qps.at(step.id);
-      if (qp.type != IBV_QPT_UD || qp.in_group) return Open();
+      if (qp.type != IBV_QPT_UD) return Fail(EINVAL);  // ibv_attach_mcast(3)
+      if (qp.in_group) return Open();
       qp.in_group = true;
       return;
     }

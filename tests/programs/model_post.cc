@@ -212,7 +212,11 @@ void Model::Progress() {
 Model::Verdict Model::Execute(Qp& qp) {
   const Work work = qp.sends.front();
   const Wr& wr = work.wr;
-  if ((wr.flags & IBV_SEND_FENCE) != 0) under_way_.clear();
+  if ((wr.flags & IBV_SEND_FENCE) != 0) {
+    under_way_.erase(std::remove_if(under_way_.begin(), under_way_.end(),
+                                    [&qp](const auto& item) { return item.first == qp.id; }),
+                     under_way_.end());
+  }
   if (wr.opcode == IBV_WR_BIND_MW) return ExecuteBind(qp, work);
   if (wr.opcode == IBV_WR_LOCAL_INV) return ExecuteInvalidate(qp, work);
   const bool is_inline = (wr.flags & IBV_SEND_INLINE) != 0;
@@ -300,7 +304,10 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
   }
   if (!key_is_good) {
     // Whether the receive was taken before the key was looked at, nobody says.
-    if (takes_receive) FailReceive(peer, {IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR});
+    if (takes_receive) {
+      if (peer.srq != 0) Open();
+      FailReceive(peer, {IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR});
+    }
     return refuse(IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR,
                   takes_receive ? Told::kByEither : Told::kByEvent);
   }
@@ -355,8 +362,8 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
     Write(remote, data.data());
   }
   if (has_response) {
-    if (needs_key) under_way_.push_back(remote);
-    for (const Sge& sge : wr.sges) under_way_.push_back({qp.side, sge.offset, sge.length});
+    if (needs_key) under_way_.push_back({qp.id, remote});
+    for (const Sge& sge : wr.sges) under_way_.push_back({qp.id, {qp.side, sge.offset, sge.length}});
   }
   if (wr.opcode == IBV_WR_SEND_WITH_INV) mws.at(wr.remote).is_bound = false;
   if (takes_receive) CompleteReceive(peer, qp, work, length);
@@ -446,6 +453,10 @@ Model::Verdict Model::ExecuteUd(Qp& qp, const Work& work) {
   const uint32_t length = LengthOf(wr.sges);
   const Fit fit = Judge(peer, receives.front(), length + kGrhBytes);
   if (fit == Fit::kUnclear || Overlap(receives.front().sges, peer.side)) Open();
+  if (fit != Fit::kFits && peer.id == qp.id) {  // it fails while it sends
+    Open();
+    return Verdict::kFailed;
+  }
   if (fit != Fit::kFits) {
     Forget(peer.side, receives.front().sges);
     FailReceive(peer, {fit == Fit::kTooShort ? IBV_WC_LOC_LEN_ERR : IBV_WC_LOC_PROT_ERR});
