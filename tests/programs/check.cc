@@ -120,6 +120,7 @@ std::string Due::Missing() const {
 
 std::string CheckCall(const Step& step, const Outcome& outcome, const Actual& actual,
                       const Model& model) {
+  if (outcome.any_error) return actual.error != 0 ? "" : "expected an error, returned 0";
   if (actual.error != outcome.error) {
     return "expected " + Error(outcome.error) + ", returned " + Error(actual.error);
   }

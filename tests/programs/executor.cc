@@ -26,6 +26,15 @@ ibv_ah_attr AddressOf(const ibv_gid& gid) {
   return attr;
 }
 
+uint64_t OperationsOf(ibv_qp_type type) {
+  constexpr uint64_t kUd = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+  constexpr uint64_t kUc = kUd | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                           IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
+  constexpr uint64_t kRc = kUc | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_READ |
+                           IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+  return type == IBV_QPT_RC ? kRc : type == IBV_QPT_UC ? kUc : kUd;
+}
+
 template <typename Map>
 typename Map::mapped_type Find(const Map& map, Id id) {
   auto found = map.find(id);
@@ -327,7 +336,23 @@ Actual Executor::MakeQp(const Step& step) {
   init.cap = step.cap;
   init.qp_type = step.type;
   init.sq_sig_all = step.sq_sig_all ? 1 : 0;
-  ibv_qp* qp = ibv_create_qp(pds_.at(step.pd), &init);
+  ibv_qp* qp = nullptr;
+  if (step.is_extended) {
+    ibv_qp_init_attr_ex extended = {};
+    extended.send_cq = init.send_cq;
+    extended.recv_cq = init.recv_cq;
+    extended.srq = init.srq;
+    extended.cap = init.cap;
+    extended.qp_type = init.qp_type;
+    extended.sq_sig_all = init.sq_sig_all;
+    extended.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    extended.pd = pds_.at(step.pd);
+    extended.send_ops_flags = OperationsOf(step.type);
+    qp = ibv_create_qp_ex(sides_[step.side].context, &extended);
+    init.cap = extended.cap;
+  } else {
+    qp = ibv_create_qp(pds_.at(step.pd), &init);
+  }
   if (qp == nullptr) {
     actual.error = errno != 0 ? errno : -1;
     return actual;

@@ -77,6 +77,9 @@ class Executor {
   std::vector<ibv_sge> ToSges(int side, const std::vector<Sge>& sges) const;
   Key RemoteKey(const Wr& wr) const;
   Actual PostSends(const Step& step);
+  Actual PostExtended(const Step& step);
+  void Build(ibv_qp_ex* qp, const ibv_send_wr& wr, bool is_ud);
+  void DropBinds(const Step& step, int from);
   Actual PostReceives(const Step& step);
 
   Side sides_[2];

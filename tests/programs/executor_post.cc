@@ -88,7 +88,87 @@ ibv_send_wr Executor::ToSendWr(const Step& step, const Wr& wr, std::vector<ibv_s
   return out;
 }
 
+// A window keeps its key if a bind was not even posted.
+void Executor::DropBinds(const Step& step, int from) {
+  for (size_t i = step.wrs.size(); i > 0 && static_cast<int>(i) > from; --i) {
+    const Wr& wr = step.wrs[i - 1];
+    if (wr.opcode == IBV_WR_BIND_MW) rkeys_[wr.mw].pop_back();
+  }
+}
+
+void Executor::Build(ibv_qp_ex* qp, const ibv_send_wr& wr, bool is_ud) {
+  qp->wr_id = wr.wr_id;
+  qp->wr_flags = wr.send_flags & ~unsigned{IBV_SEND_INLINE};
+  switch (wr.opcode) {
+    case IBV_WR_SEND:
+      ibv_wr_send(qp);
+      break;
+    case IBV_WR_SEND_WITH_IMM:
+      ibv_wr_send_imm(qp, wr.imm_data);
+      break;
+    case IBV_WR_SEND_WITH_INV:
+      ibv_wr_send_inv(qp, wr.invalidate_rkey);
+      break;
+    case IBV_WR_RDMA_WRITE:
+      ibv_wr_rdma_write(qp, wr.wr.rdma.rkey, wr.wr.rdma.remote_addr);
+      break;
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      ibv_wr_rdma_write_imm(qp, wr.wr.rdma.rkey, wr.wr.rdma.remote_addr, wr.imm_data);
+      break;
+    case IBV_WR_RDMA_READ:
+      ibv_wr_rdma_read(qp, wr.wr.rdma.rkey, wr.wr.rdma.remote_addr);
+      break;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+      ibv_wr_atomic_cmp_swp(qp, wr.wr.atomic.rkey, wr.wr.atomic.remote_addr,
+                            wr.wr.atomic.compare_add, wr.wr.atomic.swap);
+      break;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      ibv_wr_atomic_fetch_add(qp, wr.wr.atomic.rkey, wr.wr.atomic.remote_addr,
+                              wr.wr.atomic.compare_add);
+      break;
+    case IBV_WR_LOCAL_INV:
+      return ibv_wr_local_inv(qp, wr.invalidate_rkey);
+    default:
+      return ibv_wr_bind_mw(qp, wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info);
+  }
+  if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
+    std::vector<ibv_data_buf> buffers;
+    for (int i = 0; i < wr.num_sge; ++i) {
+      buffers.push_back({reinterpret_cast<void*>(wr.sg_list[i].addr), wr.sg_list[i].length});
+    }
+    ibv_wr_set_inline_data_list(qp, buffers.size(), buffers.data());
+  } else if (wr.num_sge == 1) {
+    ibv_wr_set_sge(qp, wr.sg_list->lkey, wr.sg_list->addr, wr.sg_list->length);
+  } else {
+    ibv_wr_set_sge_list(qp, static_cast<size_t>(wr.num_sge), wr.sg_list);
+  }
+  if (is_ud) ibv_wr_set_ud_addr(qp, wr.wr.ud.ah, wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey);
+}
+
+Actual Executor::PostExtended(const Step& step) {
+  Actual actual;
+  ibv_qp* base = qps_.at(step.id);
+  ibv_qp_ex* qp = ibv_qp_to_qp_ex(base);
+  if (qp == nullptr) {
+    actual.error = -1;
+    return actual;
+  }
+  ibv_wr_start(qp);
+  for (const Wr& wr : step.wrs) {
+    std::vector<ibv_sge> sges;
+    Build(qp, ToSendWr(step, wr, &sges), base->qp_type == IBV_QPT_UD);
+  }
+  if (step.is_aborted) {
+    ibv_wr_abort(qp);
+  } else {
+    actual.error = ibv_wr_complete(qp);
+  }
+  if (step.is_aborted || actual.error != 0) DropBinds(step, 0);
+  return actual;
+}
+
 Actual Executor::PostSends(const Step& step) {
+  if (step.is_extended) return PostExtended(step);
   std::vector<std::vector<ibv_sge>> sges(step.wrs.size());
   std::vector<ibv_send_wr> list;
   for (size_t i = 0; i < step.wrs.size(); ++i)
@@ -98,12 +178,7 @@ Actual Executor::PostSends(const Step& step) {
   Actual actual;
   actual.error = ibv_post_send(qps_.at(step.id), list.data(), &bad);
   if (actual.error != 0) actual.bad_index = IndexOf(list, bad);
-  // A window keeps its key if the bind was not even posted.
-  for (size_t i = 0; actual.error != 0 && i < step.wrs.size(); ++i) {
-    const Wr& wr = step.wrs[step.wrs.size() - 1 - i];
-    if (static_cast<int>(step.wrs.size() - 1 - i) < actual.bad_index) break;
-    if (wr.opcode == IBV_WR_BIND_MW) rkeys_[wr.mw].pop_back();
-  }
+  if (actual.error != 0) DropBinds(step, actual.bad_index);
   return actual;
 }
 

@@ -119,6 +119,7 @@ bool Generator::MakePair() {
               random_.Between(1, 4), random_.Percent(50) ? 64u : 0u};
     if (qp.srq != 0) qp.cap.max_recv_wr = qp.cap.max_recv_sge = 0;
     qp.sq_sig_all = random_.Percent(20);
+    qp.is_extended = random_.Percent(40);
     if (!Add(qp)) return false;
   }
   if (model_.qps.count(ids[0]) != 0) Connect(ids[0]);
@@ -145,7 +146,7 @@ Step Generator::ModifyTo(const Qp& qp, ibv_qp_state state) {
   attr.path_mtu = static_cast<ibv_mtu>(IBV_MTU_256 + of_pair.Below(3));
   attr.max_rd_atomic = attr.max_dest_rd_atomic = static_cast<uint8_t>(1 + of_pair.Below(8));
   attr.min_rnr_timer = 6;  // 0.08 ms
-  attr.timeout = 12;  // 17 ms: a NIC that waits for its CPU is no peer that has gone
+  attr.timeout = 12;       // 17 ms: a NIC that waits for its CPU is no peer that has gone
   attr.retry_cnt = static_cast<uint8_t>(random_.Between(4, 6));
   attr.rnr_retry = static_cast<uint8_t>(random_.Percent(50) ? 7 : random_.Below(4));
   if (state == IBV_QPS_SQD) {

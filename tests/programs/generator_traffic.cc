@@ -289,6 +289,12 @@ bool Generator::Sends(Qp& qp) {
   }
   if (step.wrs.empty()) return false;
   step.wrs.back().flags |= IBV_SEND_SIGNALED;  // tells when all of it is done
+  if (copy.is_extended && random_.Percent(50)) {
+    step.is_extended = true;
+    step.is_aborted = random_.Percent(5);
+    if (Add(step)) return true;
+    step.is_extended = step.is_aborted = false;
+  }
   return Add(step);
 }
 

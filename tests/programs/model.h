@@ -54,7 +54,8 @@ struct Range {
 struct Outcome {
   bool applies = true;
   int error = 0;
-  int bad_index = -1;  // of a list: where bad_wr points
+  bool any_error = false;  // which one is not said
+  int bad_index = -1;      // of a list: where bad_wr points
   std::vector<Completion> completions;
   std::vector<Event> events;
   std::vector<Range> unknown;  // memory that may hold anything
@@ -109,6 +110,7 @@ struct Qp {
   ibv_qp_type type = IBV_QPT_RC;
   ibv_qp_cap cap = {};
   bool sq_sig_all = false;
+  bool is_extended = false;  // for ibv_wr_*
   ibv_qp_state state = IBV_QPS_RESET;
   ibv_qp_attr attr = {};  // as modified
   uint32_t next_psn = 0, epsn = 0;
@@ -175,6 +177,7 @@ class Model {
   void Moved(Qp& qp, ibv_qp_state state);
   // model_post.cc
   void PostSend(const Step& step);
+  void PostExtended(Qp& qp, const Step& step);
   void PostRecv(const Step& step);
   void BindType1(const Step& step);
   int CheckPost(const Qp& qp, const Wr& wr) const;

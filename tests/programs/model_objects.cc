@@ -265,6 +265,7 @@ void Model::CreateQp(const Step& step) {
   qp.type = step.type;
   qp.cap = step.cap;
   qp.sq_sig_all = step.sq_sig_all;
+  qp.is_extended = step.is_extended;
   qps[step.id] = qp;
 }
 

@@ -119,6 +119,7 @@ void Model::PostSend(const Step& step) {
     if (wr.mw != 0 && mws.find(wr.mw) == mws.end()) return Open();
     if (wr.bind_mr != 0 && mrs.find(wr.bind_mr) == mrs.end()) return Open();
   }
+  if (step.is_extended) return PostExtended(qp, step);
   if (qp.state == IBV_QPS_RESET || qp.state == IBV_QPS_INIT || qp.state == IBV_QPS_RTR) {
     out_.bad_index = 0;
     return Fail(EINVAL);  // IBTA C10-29
@@ -133,6 +134,32 @@ void Model::PostSend(const Step& step) {
     Work work;
     if (!MakeWork(qp, wr, &work)) return Open();
     qp.sends.push_back(std::move(work));
+  }
+  if (qp.state == IBV_QPS_ERR || qp.state == IBV_QPS_SQE) FlushSends(qp);
+}
+
+// ibv_wr_post(3): all of it or nothing.
+void Model::PostExtended(Qp& qp, const Step& step) {
+  if (!qp.is_extended) return Open();
+  const auto sends = qp.sends;
+  const auto windows = mws;
+  bool is_good = qp.state != IBV_QPS_RESET && qp.state != IBV_QPS_INIT && qp.state != IBV_QPS_RTR;
+  for (const Wr& wr : step.wrs) {
+    // What is not offered has no function to call; what is not sent has no setter for inline data.
+    const bool takes = wr.opcode == IBV_WR_RDMA_READ || IsAtomic(wr.opcode);
+    if (!IsOffered(qp.type, wr.opcode) || (takes && (wr.flags & IBV_SEND_INLINE) != 0))
+      return Open();
+    if (IsAtomic(wr.opcode) && wr.sges.size() != 1) return Open();
+    is_good = is_good && CheckPost(qp, wr) == 0;
+    Work work;
+    if (!MakeWork(qp, wr, &work)) return Open();
+    qp.sends.push_back(std::move(work));
+  }
+  if (!is_good || step.is_aborted) {
+    qp.sends = sends;
+    mws = windows;
+    out_.any_error = !step.is_aborted;
+    return;
   }
   if (qp.state == IBV_QPS_ERR || qp.state == IBV_QPS_SQE) FlushSends(qp);
 }

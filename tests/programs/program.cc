@@ -158,9 +158,9 @@ std::string CallText(const Step& s) {
       return Format("ibv_destroy_srq(srq%u)", s.id);
     case Op::kCreateQp:
       return Format(
-          "qp%u = ibv_create_qp(pd%u, %s, cq%u, cq%u, srq%u, wr %u %u, sge %u %u, inline %u%s), "
+          "qp%u = ibv_create_qp%s(pd%u, %s, cq%u, cq%u, srq%u, wr %u %u, sge %u %u, inline %u%s), "
           "peer qp%u",
-          s.id, s.pd,
+          s.id, s.is_extended ? "_ex" : "", s.pd,
           s.type == IBV_QPT_RC   ? "RC"
           : s.type == IBV_QPT_UC ? "UC"
                                  : "UD",
@@ -181,7 +181,10 @@ std::string CallText(const Step& s) {
     case Op::kDetachMcast:
       return Format("ibv_detach_mcast(qp%u)", s.id);
     case Op::kPostSend:
-      return Format(s.is_extended ? "ibv_wr_*(qp%u)" : "ibv_post_send(qp%u)", s.id);
+      return Format(!s.is_extended ? "ibv_post_send(qp%u)"
+                    : s.is_aborted ? "ibv_wr_start, ibv_wr_*, ibv_wr_abort(qp%u)"
+                                   : "ibv_wr_start, ibv_wr_*, ibv_wr_complete(qp%u)",
+                    s.id);
     case Op::kPostRecv:
       return Format("ibv_post_recv(qp%u)", s.id);
     case Op::kPostSrqRecv:

@@ -90,9 +90,11 @@ struct Step {
   ibv_mw_type mw_type = IBV_MW_TYPE_1;
   ibv_qp_cap cap = {};
   bool sq_sig_all = false;
-  bool is_extended = false;  // ibv_create_cq_ex; of a post: by ibv_wr_*
-  bool to_self = false;      // an AH towards the own NIC; notify: solicited only
-  Id peer = 0;               // of a QP: its pair's other one
+  bool is_extended =
+      false;  // ibv_create_cq_ex, ibv_create_qp_ex for ibv_wr_*; of a post: by ibv_wr_*
+  bool is_aborted = false;  // of such a post: ibv_wr_abort
+  bool to_self = false;     // an AH towards the own NIC; notify: solicited only
+  Id peer = 0;              // of a QP: its pair's other one
   // What is not named in `mask` is zero. The address, its AV and number are those of the peer.
   ibv_qp_attr attr = {};
   std::vector<Wr> wrs;

@@ -53,7 +53,7 @@ class Run {
     due_.Add(outcome);
     const Actual actual = executor_.Run(step);
     ++result_.calls;
-    result_.refused += outcome.error != 0;
+    result_.refused += outcome.error != 0 || outcome.any_error;
     if (options_.traces) {
       std::printf("     = %s, expected %s\n", strerror(actual.error), strerror(outcome.error));
     }
