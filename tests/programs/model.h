@@ -78,7 +78,8 @@ struct Mw {
   ibv_mw_type type;
   uint32_t keys = 1;  // it has had so far, the newest included
   bool is_bound = false;
-  uint32_t live_key = 1;  // number of the key that is good while bound
+  bool is_unclear = false;  // a flushed bind or invalidation may have been done
+  uint32_t live_key = 1;    // number of the key that is good while bound
   Id mr = 0, qp = 0;
   uint32_t offset = 0, length = 0, access = 0;
 };
@@ -161,6 +162,8 @@ class Model {
   bool InUse(Id pd) const;
   bool IsPinned(Id mr) const;  // by work that waits
 
+  bool MayHaveWindows(Id mr) const;
+
   // model_objects.cc
   void ApplyObject(const Step& step);
   void RegMr(const Step& step);
@@ -173,6 +176,7 @@ class Model {
   void Enter(Qp& qp, const Step& step);
   void GoError(Qp& qp);
   void FlushSends(Qp& qp);
+  void LoseWindows(const Qp& qp);
   void FlushReceives(Qp& qp);
   void Moved(Qp& qp, ibv_qp_state state);
   // model_post.cc

@@ -73,6 +73,14 @@ bool Model::IsPinned(Id mr) const {
   return false;
 }
 
+bool Model::MayHaveWindows(Id mr) const {
+  auto found = mrs.find(mr);
+  for (const auto& [id, mw] : mws) {
+    if (mw.is_unclear && found != mrs.end() && mw.side == found->second.side) return true;
+  }
+  return false;
+}
+
 Outcome Model::Apply(const Step& step) {
   out_ = {};
   under_way_.clear();
@@ -128,7 +136,7 @@ void Model::ApplyObject(const Step& step) {
     case Op::kReregMr:
       return ReregMr(step);
     case Op::kDeregMr:
-      if (IsPinned(step.id)) return Open();
+      if (IsPinned(step.id) || MayHaveWindows(step.id)) return Open();
       return busy_or_gone(mrs, [&] {
         for (const auto& [id, mw] : mws) {
           if (mw.is_bound && mw.mr == step.id) return true;  // IBTA 10.6.7.2.6
@@ -213,7 +221,9 @@ void Model::RegMr(const Step& step) {
 }
 
 void Model::ReregMr(const Step& step) {
-  if (!Has(mrs, step.id, step.side) || IsPinned(step.id)) return Open();
+  if (!Has(mrs, step.id, step.side) || IsPinned(step.id) || MayHaveWindows(step.id)) {
+    return Open();
+  }
   for (const auto& [id, mw] : mws) {
     if (mw.is_bound && mw.mr == step.id) return Open();
   }

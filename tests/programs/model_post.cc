@@ -90,6 +90,7 @@ bool Model::MakeWork(const Qp& qp, const Wr& wr, Work* out) {
         mr->second.side != qp.side || mw->second.type != IBV_MW_TYPE_2) {
       return false;
     }
+    if (mw->second.is_unclear) return false;
     out->bind_key = ++mw->second.keys;
   }
   auto window = mws.find(wr.remote);
@@ -98,6 +99,7 @@ bool Model::MakeWork(const Qp& qp, const Wr& wr, Work* out) {
     if (window == mws.end() || window->second.side != side) return false;
   }
   if (window != mws.end()) {
+    if (window->second.is_unclear) return false;
     if (window->second.keys <= wr.key_age) return false;
     out->key_number = window->second.keys - wr.key_age;
   }
@@ -147,9 +149,11 @@ void Model::PostExtended(Qp& qp, const Step& step) {
   for (const Wr& wr : step.wrs) {
     // What is not offered has no function to call; what is not sent has no setter for inline data.
     const bool takes = wr.opcode == IBV_WR_RDMA_READ || IsAtomic(wr.opcode);
-    if (!IsOffered(qp.type, wr.opcode) || (takes && (wr.flags & IBV_SEND_INLINE) != 0))
-      return Open();
+    const bool is_inline = (wr.flags & IBV_SEND_INLINE) != 0;
+    if (!IsOffered(qp.type, wr.opcode) || (takes && is_inline)) return Open();
     if (IsAtomic(wr.opcode) && wr.sges.size() != 1) return Open();
+    // Of pieces of inline data only the sum counts.
+    if (is_inline && wr.sges.size() > qp.cap.max_send_sge) return Open();
     is_good = is_good && CheckPost(qp, wr) == 0;
     Work work;
     if (!MakeWork(qp, wr, &work)) return Open();
@@ -205,23 +209,6 @@ void Model::PostRecv(const Step& step) {
     receives->push_back(wr);
   }
   if (qp != nullptr && qp->state == IBV_QPS_ERR) FlushReceives(*qp);
-}
-
-// ibv_bind_mw(3): a work request with a key that the library draws.
-void Model::BindType1(const Step& step) {
-  auto qp = qps.find(step.qp);
-  auto mw = mws.find(step.id);
-  auto mr = mrs.find(step.mr);
-  if (qp == qps.end() || mw == mws.end() || mr == mrs.end() || qp->second.side != step.side ||
-      mw->second.side != step.side || mr->second.side != step.side ||
-      mw->second.type != IBV_MW_TYPE_1 || qp->second.state != IBV_QPS_RTS ||
-      qp->second.type == IBV_QPT_UD || !qp->second.sends.empty() || step.wrs.size() != 1) {
-    return Open();
-  }
-  Work work;
-  work.wr = step.wrs[0];
-  work.bind_key = ++mw->second.keys;
-  qp->second.sends.push_back(work);
 }
 
 void Model::Progress() {
@@ -322,6 +309,9 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
   if (takes_receive && receives.empty()) {
     if (!is_send && (!key_is_good || !is_one_packet)) Open();
     Establish(peer, false);
+    for (size_t i = 1; i < qp.sends.size(); ++i) {  // a bind may overtake what waits
+      if (qp.sends[i].bind_key != 0 || qp.sends[i].wr.opcode == IBV_WR_LOCAL_INV) Open();
+    }
     if (qp.attr.rnr_retry == 7) return Verdict::kWaits;
     return FailSend(qp, {IBV_WC_RNR_RETRY_EXC_ERR});
   }
@@ -511,49 +501,6 @@ Model::Verdict Model::ExecuteUd(Qp& qp, const Work& work) {
   return CompleteSend(qp);
 }
 
-// IBTA 10.6.7.2.2.
-Model::Verdict Model::ExecuteBind(Qp& qp, const Work& work) {
-  const Wr& wr = work.wr;
-  if (mws.find(wr.mw) == mws.end() || mrs.find(wr.bind_mr) == mrs.end()) {
-    Open();
-    return Verdict::kFailed;
-  }
-  Mw& mw = mws.at(wr.mw);
-  const Mr& mr = mrs.at(wr.bind_mr);
-  constexpr uint32_t kWriting = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-  const bool is_inside =
-      wr.bind_offset >= mr.offset && wr.bind_offset + wr.bind_length <= mr.offset + mr.length;
-  const bool is_good =
-      Protection(mw.pd) == Protection(qp.pd) && Protection(mr.pd) == Protection(qp.pd) &&
-      (mr.access & IBV_ACCESS_MW_BIND) != 0 && is_inside &&
-      ((wr.bind_access & kWriting) == 0 || (mr.access & IBV_ACCESS_LOCAL_WRITE) != 0) &&
-      (mw.type == IBV_MW_TYPE_1 || (!mw.is_bound && wr.bind_length != 0));
-  if (!is_good) return FailSend(qp, {IBV_WC_MW_BIND_ERR});
-  mw.is_bound = wr.bind_length != 0;
-  mw.live_key = work.bind_key;
-  mw.mr = wr.bind_mr;
-  mw.qp = qp.id;
-  mw.offset = wr.bind_offset;
-  mw.length = wr.bind_length;
-  mw.access = wr.bind_access;
-  return CompleteSend(qp);
-}
-
-Model::Verdict Model::ExecuteInvalidate(Qp& qp, const Work& work) {
-  auto found = mws.find(work.wr.remote);
-  if (found == mws.end()) {
-    Open();
-    return Verdict::kFailed;
-  }
-  Mw& mw = found->second;
-  const bool is_good = mw.is_bound && mw.type == IBV_MW_TYPE_2 && mw.qp == qp.id &&
-                       work.wr.remote_flip == 0 && work.key_number == mw.live_key &&
-                       Protection(mw.pd) == Protection(qp.pd);
-  if (!is_good) return FailSend(qp, {IBV_WC_LOC_QP_OP_ERR, IBV_WC_MW_BIND_ERR});
-  mw.is_bound = false;
-  return CompleteSend(qp);
-}
-
 // IBTA 10.3.1.7 and 10.3.1.6: a connection is over; an unreliable queue only stops sending.
 Model::Verdict Model::FailSend(Qp& qp, std::vector<ibv_wc_status> statuses) {
   out_.completions.push_back(
@@ -563,6 +510,7 @@ Model::Verdict Model::FailSend(Qp& qp, std::vector<ibv_wc_status> statuses) {
     GoError(qp);
   } else {
     Moved(qp, IBV_QPS_SQE);
+    LoseWindows(qp);
     FlushSends(qp);
   }
   return Verdict::kFailed;

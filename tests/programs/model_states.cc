@@ -108,6 +108,7 @@ void Model::Enter(Qp& qp, const Step& step) {
   if ((step.mask & IBV_QP_SQ_PSN) != 0) qp.next_psn = attr.sq_psn;
   switch (attr.qp_state) {
     case IBV_QPS_RESET:
+      LoseWindows(qp);
       qp.attr = {};
       qp.sends.clear();
       qp.receives.clear();
@@ -141,6 +142,7 @@ void Model::Moved(Qp& qp, ibv_qp_state state) {
 void Model::GoError(Qp& qp) {
   if (qp.state == IBV_QPS_ERR) return;
   Moved(qp, IBV_QPS_ERR);
+  LoseWindows(qp);
   FlushSends(qp);
   if (qp.srq == 0) return FlushReceives(qp);
   out_.events.push_back({IBV_EVENT_QP_LAST_WQE_REACHED, qp.id});  // IBTA 11.6.3.1
