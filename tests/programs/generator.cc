@@ -51,6 +51,13 @@ void Generator::SetStage() {
     mr.access = kAll;
     Add(mr);
     MakeMr(side, pd.id);
+    if (random_.Percent(50)) {  // what belongs to somebody else
+      Step other_pd = New(Op::kAllocPd, side);
+      Add(other_pd);
+      mr.id = NewId();
+      mr.pd = other_pd.id;
+      Add(mr);
+    }
     Step cq = New(Op::kCreateCq, side);
     cq.entries = 512;
     cq.is_extended = random_.Percent(30);
@@ -66,8 +73,10 @@ void Generator::SetStage() {
 
 void Generator::Next() {
   const uint32_t choice = random_.Below(100);
-  if (choice < 58) {
+  if (choice < 48) {
     Traffic();
+  } else if (choice < 58) {
+    if (!Together()) Traffic();
   } else if (choice < 66) {
     Window();
   } else if (choice < 78) {

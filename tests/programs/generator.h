@@ -44,7 +44,8 @@ class Generator {
   // generator_traffic.cc
   bool Traffic();
   bool Receives(Qp& qp, uint32_t count);
-  bool Sends(Qp& qp);
+  bool Sends(Qp& qp, bool with_next = false);
+  bool Together();
   bool FullQueue(const Qp& qp);
   bool Window();
   bool DrawSend(const Qp& qp, Wr* wr);

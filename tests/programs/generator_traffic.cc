@@ -226,7 +226,12 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
       if (wr->remote == 0) return nullptr;
       wr->remote = AnyOf(model_.mrs, 1 - qp.side);
       wr->key_age = 0;
-      return wr->remote != 0 ? "another region's rkey" : nullptr;
+      if (wr->remote == 0) return nullptr;
+      if (const Mr& mr = model_.mrs.at(wr->remote); mr.length >= LengthOf(wr->sges)) {
+        wr->remote_offset = mr.offset + random_.Below(mr.length - LengthOf(wr->sges) + 1);
+        if (IsAtomic(wr->opcode)) wr->remote_offset &= ~7u;
+      }
+      return "another region's rkey";
     case 10:
       if (!IsAtomic(wr->opcode)) return nullptr;
       wr->remote_offset += random_.Between(1, 7);
@@ -236,9 +241,11 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
       if (wr->remote == 0 || window == 0) return nullptr;
       const Mw& mw = model_.mws.at(window);
       wr->remote = window;
-      wr->key_age = random_.Below(mw.keys);
+      wr->key_age = random_.Percent(60) ? mw.keys - mw.live_key : random_.Below(mw.keys);
       if ((mw.access & IBV_ACCESS_ZERO_BASED) == 0 && mw.length != 0) {
-        wr->remote_offset = mw.offset + random_.Below(mw.length);
+        const uint32_t bytes = std::min(LengthOf(wr->sges), mw.length);
+        wr->remote_offset = mw.offset + random_.Below(mw.length - bytes + 1);
+        if (IsAtomic(wr->opcode)) wr->remote_offset &= ~7u;
       }
       return "a window's key, of some age";
     }
@@ -267,7 +274,29 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
   }
 }
 
-bool Generator::Sends(Qp& qp) {
+// Requests of several QPs under way at the same time.
+bool Generator::Together() {
+  std::vector<Id> ready;
+  for (const auto& [id, qp] : model_.qps) {
+    auto peer = model_.qps.find(qp.peer);
+    if (qp.type == IBV_QPT_UD || qp.state != IBV_QPS_RTS || peer == model_.qps.end()) continue;
+    if (peer->second.Receives()) ready.push_back(id);
+  }
+  for (Id id : ready) {
+    Qp& peer = model_.qps.at(model_.qps.at(id).peer);
+    if (model_.ReceivesOf(peer).size() < 3) Receives(peer, 3);
+  }
+  uint32_t posted = 0;
+  for (int i = 0; i < 6 && !ready.empty(); ++i) {
+    posted += Sends(model_.qps.at(random_.Of(ready)), true);
+  }
+  if (posted == 0) return false;
+  program_.back().with_next = false;
+  model_.EndTogether();
+  return true;
+}
+
+bool Generator::Sends(Qp& qp, bool with_next) {
   Step step = New(Op::kPostSend, qp.side);
   step.id = qp.id;
   const Qp copy = qp;  // Add() may be called while drawing
@@ -288,6 +317,7 @@ bool Generator::Sends(Qp& qp) {
     step.wrs.push_back(wr);
   }
   if (step.wrs.empty()) return false;
+  step.with_next = with_next;
   step.wrs.back().flags |= IBV_SEND_SIGNALED;  // tells when all of it is done
   if (copy.is_extended && random_.Percent(50)) {
     step.is_extended = true;

@@ -133,6 +133,8 @@ class Model {
 
   // Changes the model even if the step turns out not to apply: try it on a copy.
   Outcome Apply(const Step& step);
+  // The last step is waited for after all.
+  void EndTogether() { goes_on_ = false; }
   // What the device gave instead of what was asked for: never less.
   void LearnCap(Id qp, const ibv_qp_cap& cap) { qps.at(qp).cap = cap; }
   void LearnEntries(Id cq_or_srq, uint32_t entries);
@@ -163,6 +165,10 @@ class Model {
   bool IsPinned(Id mr) const;  // by work that waits
 
   bool MayHaveWindows(Id mr) const;
+
+  // Steps that are not waited for must have nothing to do with each other.
+  void BeginStep(const Step& step);
+  void Touch(const Range& range, bool writes);
 
   // model_objects.cc
   void ApplyObject(const Step& step);
@@ -216,6 +222,13 @@ class Model {
 
   Outcome out_;
   std::array<std::vector<uint8_t>, 2> arenas_;
+  struct Touched {
+    Range range;
+    bool writes;
+  };
+  std::vector<Touched> touched_before_, touched_now_;  // by the steps with this one
+  std::vector<Id> used_before_;                        // QPs and SRQs
+  bool goes_on_ = false;
   Id executing_ = 0;  // the QP whose work it is
   // Of READs and atomics of this step, without a fence of the same QP since.
   std::vector<std::pair<Id, Range>> under_way_;

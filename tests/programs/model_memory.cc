@@ -53,6 +53,7 @@ std::vector<uint8_t> Model::Gather(const Qp& qp, const Work& work) {
   if ((work.wr.flags & IBV_SEND_INLINE) != 0) return work.inline_data;
   std::vector<uint8_t> data;
   for (const Sge& sge : work.wr.sges) {
+    Touch({qp.side, sge.offset, sge.length}, false);
     const uint8_t* from = memory(qp.side) + sge.offset;
     data.insert(data.end(), from, from + sge.length);
   }
@@ -70,6 +71,7 @@ void Model::Scatter(int side, const std::vector<Sge>& sges, const std::vector<ui
 
 void Model::Write(const Range& range, const uint8_t* data) {
   if (range.length == 0) return;
+  Touch(range, true);
   // What work that waits would send is the program's to keep.
   for (const auto& [id, qp] : qps) {
     if (qp.side != range.side || id == executing_) continue;
@@ -83,7 +85,10 @@ void Model::Write(const Range& range, const uint8_t* data) {
 }
 
 void Model::Forget(int side, const std::vector<Sge>& sges) {
-  for (const Sge& sge : sges) out_.unknown.push_back({side, sge.offset, sge.length});
+  for (const Sge& sge : sges) {
+    Touch({side, sge.offset, sge.length}, true);
+    out_.unknown.push_back({side, sge.offset, sge.length});
+  }
 }
 
 // IBTA 10.8.3.3: a READ's or atomic's bytes may be under way when the next request begins, unless

@@ -1,4 +1,5 @@
 // Objects: who may use what, and what keeps it alive.
+#include <algorithm>
 #include <cerrno>
 
 #include "tests/programs/model.h"
@@ -81,9 +82,44 @@ bool Model::MayHaveWindows(Id mr) const {
   return false;
 }
 
+void Model::BeginStep(const Step& step) {
+  if (!goes_on_) {
+    touched_before_.clear();
+    used_before_.clear();
+  } else {
+    touched_before_.insert(touched_before_.end(), touched_now_.begin(), touched_now_.end());
+  }
+  touched_now_.clear();
+  const bool is_alone = !goes_on_ && !step.with_next;
+  goes_on_ = step.with_next;
+  if (is_alone) return;
+  auto qp = qps.find(step.id);
+  if (step.op != Op::kPostSend || qp == qps.end()) return Open();
+  // A datagram may go to any QP, and a bind be seen by any.
+  if (qp->second.type == IBV_QPT_UD) return Open();
+  for (const Wr& wr : step.wrs) {
+    if (wr.mw != 0 || mws.find(wr.remote) != mws.end()) return Open();
+  }
+  auto peer = qps.find(qp->second.peer);
+  for (Id id :
+       {step.id, qp->second.peer, qp->second.srq, peer != qps.end() ? peer->second.srq : Id{0}}) {
+    if (id == 0) continue;
+    if (std::find(used_before_.begin(), used_before_.end(), id) != used_before_.end()) Open();
+    used_before_.push_back(id);
+  }
+}
+
+void Model::Touch(const Range& range, bool writes) {
+  for (const Touched& other : touched_before_) {
+    if ((writes || other.writes) && range.length != 0 && range.Meets(other.range)) Open();
+  }
+  touched_now_.push_back({range, writes});
+}
+
 Outcome Model::Apply(const Step& step) {
   out_ = {};
   under_way_.clear();
+  BeginStep(step);
   switch (step.op) {
     case Op::kModifyQp:
       ModifyQp(step);

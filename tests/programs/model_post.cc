@@ -371,6 +371,7 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
     const auto* bytes = reinterpret_cast<const uint8_t*>(&before);
     Scatter(qp.side, wr.sges, {bytes, bytes + kAtomicBytes});
   } else if (has_response) {
+    Touch(remote, false);
     const uint8_t* place = memory(remote.side) + remote.offset;
     Scatter(qp.side, wr.sges, {place, place + length});
   } else if (is_send) {

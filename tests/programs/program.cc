@@ -246,6 +246,7 @@ bool IsMaker(Op op) {
 std::string ToString(const Step& step) {
   std::string text = CallText(step);
   const bool is_receive = step.op == Op::kPostRecv || step.op == Op::kPostSrqRecv;
+  if (step.with_next) text += "  // and at once:";
   if (!step.wrong.empty()) text += "  // wrong: " + step.wrong;
   for (const Wr& wr : step.wrs) text += "\n" + WrText(wr, is_receive);
   return text;

@@ -94,7 +94,9 @@ struct Step {
       false;  // ibv_create_cq_ex, ibv_create_qp_ex for ibv_wr_*; of a post: by ibv_wr_*
   bool is_aborted = false;  // of such a post: ibv_wr_abort
   bool to_self = false;     // an AH towards the own NIC; notify: solicited only
-  Id peer = 0;              // of a QP: its pair's other one
+  // Of a post: the next step follows at once, before anything of this one is waited for.
+  bool with_next = false;
+  Id peer = 0;  // of a QP: its pair's other one
   // What is not named in `mask` is zero. The address, its AV and number are those of the peer.
   ibv_qp_attr attr = {};
   std::vector<Wr> wrs;

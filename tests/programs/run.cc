@@ -29,6 +29,7 @@ class Run {
       result_.step = i;
       One(program[i]);
     }
+    if (result_.is_good) Settle();
     if (result_.is_good && !executor_.Barrier()) Wrong("the barrier's messages do not arrive");
     if (result_.is_good) PollOnce();
     if (result_.is_good) CompareMemory();
@@ -44,8 +45,14 @@ class Run {
 
   void One(const Step& step) {
     Model next = model_;
-    const Outcome outcome = next.Apply(step);
-    if (!outcome.applies) return;
+    Outcome outcome = next.Apply(step);
+    if (!outcome.applies && is_under_way_) {
+      // Not with those before it; perhaps after them.
+      Settle();
+      next = model_;
+      outcome = next.Apply(step);
+    }
+    if (!outcome.applies || !result_.is_good) return;
     // What a QP that goes or is reset had to tell, it tells no more.
     const bool resets = step.op == Op::kModifyQp && (step.mask & IBV_QP_STATE) != 0 &&
                         step.attr.qp_state == IBV_QPS_RESET;
@@ -63,21 +70,29 @@ class Run {
     if (resets || step.op == Op::kDestroyQp) {
       if (outcome.error == 0) due_.Forget(step.id);
     }
+    is_silent_ |= outcome.is_silent;
+    unknown_.insert(unknown_.end(), outcome.unknown.begin(), outcome.unknown.end());
+    moved_.insert(moved_.end(), outcome.moved_qps.begin(), outcome.moved_qps.end());
+    model_ = std::move(next);
+    is_under_way_ = true;
+    if (!step.with_next) Settle();
+  }
+
+  // All that is under way comes to its end, and is compared.
+  void Settle() {
     AwaitAll();
     if (!result_.is_good) return;
-    const bool is_open = !outcome.unknown.empty();
-    if (outcome.is_silent || is_open || ++since_barrier_ == kStepsPerBarrier) {
+    if (is_silent_ || !unknown_.empty() || ++since_barrier_ == kStepsPerBarrier) {
       since_barrier_ = 0;
       if (!executor_.Barrier()) return Wrong("the barrier's messages do not arrive");
       PollOnce();
     }
-    for (const Range& range : outcome.unknown) {
-      memcpy(next.memory(range.side) + range.offset, executor_.memory(range.side) + range.offset,
+    for (const Range& range : unknown_) {
+      memcpy(model_.memory(range.side) + range.offset, executor_.memory(range.side) + range.offset,
              range.length);
     }
-    model_ = std::move(next);
     CompareMemory();
-    for (Id qp : outcome.moved_qps) {
+    for (Id qp : moved_) {
       if (!result_.is_good || model_.qps.find(qp) == model_.qps.end()) continue;
       const ibv_qp_state state = executor_.QueryState(qp);
       if (state != model_.qps.at(qp).state) {
@@ -85,6 +100,10 @@ class Run {
               Name(model_.qps.at(qp).state));
       }
     }
+    is_under_way_ = is_silent_ = false;
+    model_.EndTogether();
+    unknown_.clear();
+    moved_.clear();
   }
 
   static void Learn(const Step& step, const Actual& actual, Model* model) {
@@ -143,6 +162,10 @@ class Run {
   Model model_;
   Due due_;
   RunResult result_;
+  // Of steps that were not waited for yet.
+  bool is_under_way_ = false, is_silent_ = false;
+  std::vector<Range> unknown_;
+  std::vector<Id> moved_;
   int since_barrier_ = 0;
 };
 
