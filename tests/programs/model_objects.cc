@@ -1,0 +1,327 @@
+// Objects: who may use what, and what keeps it alive.
+#include <algorithm>
+#include <cerrno>
+
+#include "tests/programs/model.h"
+#include "tests/programs/random.h"
+
+namespace verbena::programs {
+namespace {
+
+constexpr uint32_t kNeedsLocalWrite = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+
+// ibv_reg_mr(3): remote write and atomic need local write.
+bool IsAccessGood(uint32_t access) {
+  return (access & kNeedsLocalWrite) == 0 || (access & IBV_ACCESS_LOCAL_WRITE) != 0;
+}
+
+template <typename Map>
+bool Has(const Map& map, Id id, int side) {
+  auto found = map.find(id);
+  return found != map.end() && found->second.side == side;
+}
+
+}  // namespace
+
+Model::Model(uint64_t seed) {
+  for (int side : {0, 1}) {
+    arenas_[side].resize(kArenaBytes);
+    Fill(seed, side, arenas_[side].data());
+  }
+}
+
+void Model::Fill(uint64_t seed, int side, uint8_t* arena) {
+  Random random(seed * 2 + static_cast<uint64_t>(side) + 77);
+  for (uint32_t i = 0; i < kArenaBytes; ++i) arena[i] = static_cast<uint8_t>(random.Next());
+}
+
+void Model::LearnEntries(Id id, uint32_t entries) {
+  if (auto cq = cqs.find(id); cq != cqs.end()) cq->second.entries = entries;
+  if (auto srq = srqs.find(id); srq != srqs.end()) srq->second.max_wr = entries;
+}
+
+Id Model::Protection(Id pd) const {
+  auto found = pds.find(pd);
+  return found != pds.end() && found->second.base != 0 ? found->second.base : pd;
+}
+
+std::deque<Wr>& Model::ReceivesOf(Qp& qp) {
+  return qp.srq != 0 ? srqs.at(qp.srq).receives : qp.receives;
+}
+
+bool Model::InUse(Id pd) const {
+  for (const auto& [id, object] : pds) {
+    if (object.base == pd) return true;
+  }
+  auto uses = [pd](const auto& map) {
+    for (const auto& [id, object] : map) {
+      if (object.pd == pd) return true;
+    }
+    return false;
+  };
+  return uses(mrs) || uses(mws) || uses(srqs) || uses(qps) || uses(ahs);
+}
+
+bool Model::IsPinned(Id mr) const {
+  for (const auto& [id, qp] : qps) {
+    for (const Work& work : qp.sends) {
+      if (work.wr.remote == mr || work.wr.bind_mr == mr || work.wr.mw == mr) return true;
+      for (const Sge& sge : work.wr.sges) {
+        if (sge.mr == mr) return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool Model::MayHaveWindows(Id mr) const {
+  auto found = mrs.find(mr);
+  for (const auto& [id, mw] : mws) {
+    if (mw.is_unclear && found != mrs.end() && mw.side == found->second.side) return true;
+  }
+  return false;
+}
+
+void Model::BeginStep(const Step& step) {
+  if (!goes_on_) {
+    touched_before_.clear();
+    used_before_.clear();
+  } else {
+    touched_before_.insert(touched_before_.end(), touched_now_.begin(), touched_now_.end());
+  }
+  touched_now_.clear();
+  const bool is_alone = !goes_on_ && !step.with_next;
+  goes_on_ = step.with_next;
+  if (is_alone) return;
+  auto qp = qps.find(step.id);
+  if (step.op != Op::kPostSend || qp == qps.end()) return Open();
+  // A datagram may go to any QP, and a bind be seen by any.
+  if (qp->second.type == IBV_QPT_UD) return Open();
+  for (const Wr& wr : step.wrs) {
+    if (wr.mw != 0 || mws.find(wr.remote) != mws.end()) return Open();
+  }
+  auto peer = qps.find(qp->second.peer);
+  for (Id id :
+       {step.id, qp->second.peer, qp->second.srq, peer != qps.end() ? peer->second.srq : Id{0}}) {
+    if (id == 0) continue;
+    if (std::find(used_before_.begin(), used_before_.end(), id) != used_before_.end()) Open();
+    used_before_.push_back(id);
+  }
+}
+
+void Model::Touch(const Range& range, bool writes) {
+  for (const Touched& other : touched_before_) {
+    if ((writes || other.writes) && range.length != 0 && range.Meets(other.range)) Open();
+  }
+  touched_now_.push_back({range, writes});
+}
+
+Outcome Model::Apply(const Step& step) {
+  out_ = {};
+  under_way_.clear();
+  BeginStep(step);
+  switch (step.op) {
+    case Op::kModifyQp:
+      ModifyQp(step);
+      break;
+    case Op::kPostSend:
+      PostSend(step);
+      break;
+    case Op::kPostRecv:
+    case Op::kPostSrqRecv:
+      PostRecv(step);
+      break;
+    case Op::kBindMw:
+      BindType1(step);
+      break;
+    default:
+      ApplyObject(step);
+  }
+  if (out_.applies) Progress();
+  return std::move(out_);
+}
+
+void Model::ApplyObject(const Step& step) {
+  auto busy_or_gone = [this, &step](auto& map, auto is_busy) {
+    if (map.find(step.id) == map.end()) return Open();
+    if (is_busy()) return Fail(EBUSY);
+    map.erase(step.id);
+  };
+  auto of_cq = [&step](const auto& item) {
+    return item.second.send_cq == step.id || item.second.recv_cq == step.id;
+  };
+  auto any_qp = [this](auto matches) {
+    for (const auto& item : qps) {
+      if (matches(item)) return true;
+    }
+    return false;
+  };
+  switch (step.op) {
+    case Op::kAllocPd:
+      pds[step.id] = {step.side, 0};
+      return;
+    case Op::kParentDomain:
+      if (!Has(pds, step.pd, step.side)) return Open();
+      if (pds.at(step.pd).base != 0) return Open();
+      pds[step.id] = {step.side, step.pd};
+      return;
+    case Op::kDeallocPd:
+      return busy_or_gone(pds, [&] { return InUse(step.id); });
+    case Op::kRegMr:
+      return RegMr(step);
+    case Op::kReregMr:
+      return ReregMr(step);
+    case Op::kDeregMr:
+      if (IsPinned(step.id) || MayHaveWindows(step.id)) return Open();
+      return busy_or_gone(mrs, [&] {
+        for (const auto& [id, mw] : mws) {
+          if (mw.is_bound && mw.mr == step.id) return true;  // IBTA 10.6.7.2.6
+        }
+        return false;
+      });
+    case Op::kAllocMw:
+      if (!Has(pds, step.pd, step.side)) return Open();
+      mws[step.id] = {step.side, step.pd, step.mw_type};
+      return;
+    case Op::kDeallocMw:
+      if (IsPinned(step.id)) return Open();
+      return busy_or_gone(mws, [] { return false; });
+    case Op::kCreateCq:
+      if (step.entries == 0) return Fail(EINVAL);
+      cqs[step.id] = {step.side, step.entries};
+      return;
+    case Op::kResizeCq:
+      if (!Has(cqs, step.id, step.side)) return Open();
+      if (step.entries == 0) return Fail(EINVAL);
+      cqs.at(step.id).entries = step.entries;
+      return;
+    case Op::kDestroyCq:
+      return busy_or_gone(cqs, [&] { return any_qp(of_cq); });
+    case Op::kNotifyCq:
+      if (!Has(cqs, step.id, step.side)) return Open();
+      return;
+    case Op::kCreateSrq:
+      if (!Has(pds, step.pd, step.side)) return Open();
+      if (step.entries == 0) return Fail(EINVAL);
+      srqs[step.id] = {step.side, step.pd, step.entries, step.cap.max_recv_sge, step.limit, {}};
+      return;
+    case Op::kModifySrq:
+      return ModifySrq(step);
+    case Op::kQuerySrq:
+      if (!Has(srqs, step.id, step.side)) return Open();
+      return;
+    case Op::kDestroySrq:
+      return busy_or_gone(srqs, [&] {
+        return any_qp([&](const auto& item) { return item.second.srq == step.id; });
+      });
+    case Op::kCreateQp:
+      return CreateQp(step);
+    case Op::kQueryQp:
+      if (!Has(qps, step.id, step.side)) return Open();
+      return;
+    case Op::kDestroyQp:
+      return DestroyQp(step);
+    case Op::kCreateAh:
+      if (!Has(pds, step.pd, step.side)) return Open();
+      ahs[step.id] = {step.side, step.pd, step.to_self};
+      return;
+    case Op::kDestroyAh:
+      for (const auto& [id, qp] : qps) {
+        for (const Work& work : qp.sends) {
+          if (work.wr.ah == step.id) return Open();
+        }
+      }
+      return busy_or_gone(ahs, [] { return false; });
+    case Op::kAttachMcast: {
+      if (!Has(qps, step.id, step.side)) return Open();
+      Qp& qp = qps.at(step.id);
+      if (qp.type != IBV_QPT_UD) return Fail(EINVAL);  // ibv_attach_mcast(3)
+      if (qp.in_group) return Open();
+      qp.in_group = true;
+      return;
+    }
+    case Op::kDetachMcast: {
+      if (!Has(qps, step.id, step.side) || !qps.at(step.id).in_group) return Open();
+      qps.at(step.id).in_group = false;
+      return;
+    }
+    default:
+      return Open();
+  }
+}
+
+void Model::RegMr(const Step& step) {
+  if (!Has(pds, step.pd, step.side)) return Open();
+  if (!IsAccessGood(step.access)) return Fail(EINVAL);
+  mrs[step.id] = {step.side, step.pd, step.offset, step.length, step.access};
+}
+
+void Model::ReregMr(const Step& step) {
+  if (!Has(mrs, step.id, step.side) || IsPinned(step.id) || MayHaveWindows(step.id)) {
+    return Open();
+  }
+  for (const auto& [id, mw] : mws) {
+    if (mw.is_bound && mw.mr == step.id) return Open();
+  }
+  if (step.access != 0 && (step.mask & IBV_REREG_MR_CHANGE_ACCESS) == 0) return Fail(EINVAL);
+  Mr changed = mrs.at(step.id);
+  if ((step.mask & IBV_REREG_MR_CHANGE_PD) != 0) {
+    if (!Has(pds, step.pd, step.side)) return Open();
+    changed.pd = step.pd;
+  }
+  if ((step.mask & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
+    changed.offset = step.offset;
+    changed.length = step.length;
+  }
+  if ((step.mask & IBV_REREG_MR_CHANGE_ACCESS) != 0) {
+    if (!IsAccessGood(step.access)) return Fail(EINVAL);
+    changed.access = step.access;
+  }
+  mrs.at(step.id) = changed;
+}
+
+void Model::ModifySrq(const Step& step) {
+  if (!Has(srqs, step.id, step.side)) return Open();
+  Srq& srq = srqs.at(step.id);
+  if (step.mask != IBV_SRQ_LIMIT) return Open();
+  if (step.limit > srq.max_wr) return Fail(EINVAL);
+  // ibv_modify_srq(3) tells of falling below; not of being there already.
+  if (srq.receives.size() < step.limit) return Open();
+  srq.limit = step.limit;
+}
+
+void Model::CreateQp(const Step& step) {
+  if (!Has(pds, step.pd, step.side) || !Has(cqs, step.send_cq, step.side) ||
+      !Has(cqs, step.recv_cq, step.side)) {
+    return Open();
+  }
+  if (step.srq != 0) {
+    if (!Has(srqs, step.srq, step.side)) return Open();
+    // IBTA 10.2.9.1 has the SRQ's own PD count; we ask for the same.
+    if (Protection(srqs.at(step.srq).pd) != Protection(step.pd)) return Fail(EINVAL);
+  }
+  Qp qp;
+  qp.id = step.id;
+  qp.peer = step.peer;
+  qp.side = step.side;
+  qp.pd = step.pd;
+  qp.send_cq = step.send_cq;
+  qp.recv_cq = step.recv_cq;
+  qp.srq = step.srq;
+  qp.type = step.type;
+  qp.cap = step.cap;
+  qp.sq_sig_all = step.sq_sig_all;
+  qp.is_extended = step.is_extended;
+  qps[step.id] = qp;
+}
+
+void Model::DestroyQp(const Step& step) {
+  if (!Has(qps, step.id, step.side)) return Open();
+  if (qps.at(step.id).in_group) return Fail(EBUSY);
+  for (auto& [id, mw] : mws) {  // IBTA 10.6.7.2.4: of type 2 they are free again
+    if (mw.is_bound && mw.type == IBV_MW_TYPE_2 && mw.qp == step.id) mw.is_bound = false;
+  }
+  qps.erase(step.id);
+}
+
+}  // namespace verbena::programs

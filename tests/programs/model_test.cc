@@ -1,0 +1,272 @@
+// The model against cases that the manual pages and IBTA decide.
+#include "tests/programs/model.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "tests/programs/generator.h"
+#include "tests/programs/shrink.h"
+
+namespace verbena::programs {
+namespace {
+
+constexpr uint32_t kRemoteAll =
+    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+constexpr Id kPd[] = {1, 2}, kMr[] = {3, 4}, kCq[] = {5, 6}, kQp[] = {7, 8};
+
+// Two QPs; side 0 sends to side 1.
+class ModelTest : public ::testing::Test {
+ protected:
+  ModelTest() : model(1) {}
+
+  Outcome Do(const Step& step) {
+    Model next = model;
+    Outcome outcome = next.Apply(step);
+    if (outcome.applies) model = next;
+    return outcome;
+  }
+  static Step Call(Op op, int side, Id id) {
+    Step step;
+    step.op = op;
+    step.side = side;
+    step.id = id;
+    return step;
+  }
+  void Make(ibv_qp_type type = IBV_QPT_RC, uint32_t access = kRemoteAll | IBV_ACCESS_LOCAL_WRITE) {
+    for (int side : {0, 1}) {
+      Do(Call(Op::kAllocPd, side, kPd[side]));
+      Step mr = Call(Op::kRegMr, side, kMr[side]);
+      mr.pd = kPd[side];
+      mr.length = 8192;
+      mr.access = access;
+      Do(mr);
+      Step cq = Call(Op::kCreateCq, side, kCq[side]);
+      cq.entries = 64;
+      Do(cq);
+      Step qp = Call(Op::kCreateQp, side, kQp[side]);
+      qp.peer = kQp[1 - side];
+      qp.pd = kPd[side];
+      qp.send_cq = qp.recv_cq = kCq[side];
+      qp.type = type;
+      qp.cap = {4, 4, 2, 2, 16};
+      EXPECT_EQ(Do(qp).error, 0);
+    }
+  }
+  Outcome Move(int side, ibv_qp_state to, uint8_t rnr_retry = 7) {
+    Step step = Call(Op::kModifyQp, side, kQp[side]);
+    step.peer = kQp[1 - side];
+    uint32_t required = 0, optional = 0;
+    const Qp& qp = model.qps.at(kQp[side]);
+    Transition(qp.type, qp.state, to, &required, &optional);
+    step.mask = IBV_QP_STATE | required;
+    step.attr.qp_state = to;
+    step.attr.port_num = 1;
+    step.attr.qp_access_flags = kRemoteAll;
+    step.attr.path_mtu = IBV_MTU_1024;
+    step.attr.max_rd_atomic = step.attr.max_dest_rd_atomic = 4;
+    step.attr.rnr_retry = rnr_retry;
+    return Do(step);
+  }
+  void Connect(uint8_t rnr_retry = 7) {
+    for (ibv_qp_state state : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS}) {
+      for (int side : {0, 1}) ASSERT_EQ(Move(side, state, rnr_retry).error, 0);
+    }
+  }
+  static Wr Request(ibv_wr_opcode opcode, uint32_t length, uint32_t flags = IBV_SEND_SIGNALED) {
+    static uint64_t wr_id = 0;
+    Wr wr;
+    wr.wr_id = wr_id += 2;
+    wr.opcode = opcode;
+    wr.flags = flags;
+    wr.sges = {{kMr[0], 0, length, 0}};
+    wr.remote = kMr[1];
+    return wr;
+  }
+  Outcome Post(std::vector<Wr> wrs) {
+    Step step = Call(Op::kPostSend, 0, kQp[0]);
+    step.wrs = std::move(wrs);
+    return Do(step);
+  }
+  Outcome Receive(uint32_t length) {
+    Step step = Call(Op::kPostRecv, 1, kQp[1]);
+    Wr wr;
+    wr.wr_id = 1001;
+    wr.sges = {{kMr[1], 4096, length, 0}};
+    step.wrs = {wr};
+    return Do(step);
+  }
+  static ibv_wc_status StatusOf(const Outcome& outcome, size_t i) {
+    return i < outcome.completions.size() ? outcome.completions[i].statuses.front()
+                                          : IBV_WC_GENERAL_ERR;
+  }
+
+  Model model;
+};
+
+TEST_F(ModelTest, WritesMoveBytesAndNothingElse) {
+  Make();
+  Connect();
+  const Outcome outcome = Post({Request(IBV_WR_RDMA_WRITE, 100)});
+  ASSERT_TRUE(outcome.applies);
+  EXPECT_EQ(StatusOf(outcome, 0), IBV_WC_SUCCESS);
+  EXPECT_EQ(memcmp(model.memory(0), model.memory(1), 100), 0);
+  EXPECT_NE(memcmp(model.memory(0) + 100, model.memory(1) + 100, 16), 0);
+}
+
+TEST_F(ModelTest, ARangeThatAReadMayStillBeWritingNeedsAFence) {
+  Make();
+  Connect();
+  Wr write = Request(IBV_WR_RDMA_WRITE, 100);
+  write.remote_offset = 2048;
+  EXPECT_FALSE(Post({Request(IBV_WR_RDMA_READ, 64), write}).applies);
+  write.flags |= IBV_SEND_FENCE;
+  EXPECT_TRUE(Post({Request(IBV_WR_RDMA_READ, 64), write}).applies);
+  Wr atomic = Request(IBV_WR_ATOMIC_CMP_AND_SWP, 8);
+  atomic.sges[0].offset = 50;
+  write.flags = IBV_SEND_SIGNALED;
+  EXPECT_FALSE(Post({atomic, write}).applies);
+}
+
+TEST_F(ModelTest, WorkBehindAFailureIsFlushed) {
+  Make();
+  Connect();
+  Wr bad = Request(IBV_WR_RDMA_WRITE, 8);
+  bad.remote_flip = 1;
+  const Outcome outcome = Post({Request(IBV_WR_RDMA_WRITE, 8, 0), bad, Request(IBV_WR_SEND, 8)});
+  ASSERT_EQ(outcome.completions.size(), 2u);
+  EXPECT_EQ(StatusOf(outcome, 0), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(StatusOf(outcome, 1), IBV_WC_WR_FLUSH_ERR);
+  ASSERT_EQ(outcome.events.size(), 1u);
+  EXPECT_EQ(outcome.events[0].type, IBV_EVENT_QP_ACCESS_ERR);
+  EXPECT_EQ(model.qps.at(kQp[0]).state, IBV_QPS_ERR);
+  EXPECT_EQ(model.qps.at(kQp[1]).state, IBV_QPS_ERR);
+}
+
+TEST_F(ModelTest, ASendWaitsForAReceiveOrItsRetriesEnd) {
+  Make();
+  Connect(7);
+  EXPECT_TRUE(Post({Request(IBV_WR_SEND, 32)}).completions.empty());
+  EXPECT_EQ(Receive(64).completions.size(), 2u);
+  Move(0, IBV_QPS_RESET);
+  Move(1, IBV_QPS_RESET);
+  Connect(1);
+  EXPECT_EQ(StatusOf(Post({Request(IBV_WR_SEND, 32)}), 0), IBV_WC_RNR_RETRY_EXC_ERR);
+  EXPECT_EQ(model.qps.at(kQp[1]).state, IBV_QPS_RTS);
+}
+
+TEST_F(ModelTest, AMessageTooLongFailsBothEnds) {
+  Make();
+  Connect();
+  Receive(31);
+  const Outcome outcome = Post({Request(IBV_WR_SEND, 32)});
+  EXPECT_EQ(StatusOf(outcome, 0), IBV_WC_LOC_LEN_ERR);
+  EXPECT_EQ(StatusOf(outcome, 1), IBV_WC_REM_INV_REQ_ERR);
+  EXPECT_TRUE(outcome.events.empty()) << "the receive tells";
+}
+
+TEST_F(ModelTest, AQueueTakesAsManyAsItHasRoomFor) {
+  Make();
+  Connect();
+  std::vector<Wr> wrs;
+  for (int i = 0; i < 5; ++i) wrs.push_back(Request(IBV_WR_SEND, 8));
+  const Outcome outcome = Post(wrs);
+  EXPECT_EQ(outcome.error, ENOMEM);
+  EXPECT_EQ(outcome.bad_index, 4);
+  Move(0, IBV_QPS_ERR);
+  EXPECT_EQ(StatusOf(Post({Request(IBV_WR_SEND, 8)}), 0), IBV_WC_WR_FLUSH_ERR);
+}
+
+TEST_F(ModelTest, StatesFollowTheTable) {
+  Make();
+  EXPECT_EQ(Move(0, IBV_QPS_RTS).error, EINVAL);
+  EXPECT_EQ(Post({Request(IBV_WR_SEND, 8)}).error, EINVAL);
+  EXPECT_EQ(Move(0, IBV_QPS_INIT).error, 0);
+  EXPECT_EQ(Move(0, IBV_QPS_ERR).error, 0);
+  EXPECT_EQ(Move(0, IBV_QPS_INIT).error, EINVAL);
+}
+
+TEST_F(ModelTest, WhatIsUsedIsBusy) {
+  Make();
+  EXPECT_EQ(Do(Call(Op::kDeallocPd, 0, kPd[0])).error, EBUSY);
+  EXPECT_EQ(Do(Call(Op::kDestroyCq, 0, kCq[0])).error, EBUSY);
+  EXPECT_EQ(Do(Call(Op::kDestroyQp, 0, kQp[0])).error, 0);
+  EXPECT_EQ(Do(Call(Op::kDestroyCq, 0, kCq[0])).error, 0);
+  EXPECT_FALSE(Do(Call(Op::kDestroyCq, 0, kCq[0])).applies) << "it is gone";
+}
+
+TEST_F(ModelTest, UnreliableQueuesLoseWhatNobodyReceives) {
+  Make(IBV_QPT_UC);
+  Connect();
+  const Outcome outcome = Post({Request(IBV_WR_SEND, 32)});
+  EXPECT_EQ(StatusOf(outcome, 0), IBV_WC_SUCCESS);
+  EXPECT_TRUE(outcome.is_silent);
+  Wr bad = Request(IBV_WR_RDMA_WRITE, 8);
+  bad.sges[0].key_flip = 4;
+  EXPECT_EQ(StatusOf(Post({bad}), 0), IBV_WC_LOC_PROT_ERR);
+  EXPECT_EQ(model.qps.at(kQp[0]).state, IBV_QPS_SQE);
+}
+
+TEST(GeneratorTest, ASeedIsAProgram) {
+  for (uint64_t seed : {1u, 2u, 77u}) {
+    const Program a = Generate(seed, {}), b = Generate(seed, {});
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(ToString(a[i]), ToString(b[i]));
+  }
+  EXPECT_NE(ToString(Generate(1, {}).back()), ToString(Generate(2, {}).back()));
+}
+
+// Of what is drawn, much succeeds and much is wrong.
+TEST(GeneratorTest, DrawsRightAndWrong) {
+  uint64_t good = 0, failed = 0, refused = 0, events = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    Model model(seed);
+    for (const Step& step : Generate(seed, {})) {
+      const Outcome outcome = model.Apply(step);
+      ASSERT_TRUE(outcome.applies) << ToString(step);
+      refused += outcome.error != 0;
+      events += outcome.events.size();
+      for (const Completion& completion : outcome.completions) {
+        const ibv_wc_status status = completion.statuses.front();
+        good += status == IBV_WC_SUCCESS;
+        failed += status != IBV_WC_SUCCESS && status != IBV_WC_WR_FLUSH_ERR;
+      }
+    }
+  }
+  EXPECT_GT(good, 60 * 20u);
+  EXPECT_GT(failed, 60 * 2u);
+  EXPECT_GT(refused, 60 * 2u);
+  EXPECT_GT(events, 60u);
+}
+
+TEST(ShrinkTest, KeepsOnlyWhatTheFailureNeeds) {
+  Program program;
+  for (Id id = 1; id <= 40; ++id) {
+    Step step;
+    step.id = id;
+    step.wrs.resize(3);
+    for (size_t i = 0; i < 3; ++i) step.wrs[i].wr_id = id * 10 + i;
+    program.push_back(step);
+  }
+  int calls = 0;
+  auto fails = [&calls](const Program& candidate) {
+    ++calls;
+    bool has_first = false, has_second = false;
+    for (const Step& step : candidate) {
+      has_first |= step.id == 7;
+      for (const Wr& wr : step.wrs) has_second |= wr.wr_id == 331;
+    }
+    return has_first && has_second;
+  };
+  const Program shortest = Shrink(program, fails, 1000);
+  ASSERT_EQ(shortest.size(), 2u);
+  EXPECT_EQ(shortest[0].id, 7u);
+  ASSERT_EQ(shortest[1].wrs.size(), 1u);
+  EXPECT_EQ(shortest[1].wrs[0].wr_id, 331u);
+  EXPECT_LT(calls, 200);
+  EXPECT_EQ(Shrink(program, fails, 0).size(), 40u) << "no tries, no change";
+}
+
+}  // namespace
+}  // namespace verbena::programs
