@@ -45,10 +45,6 @@ int QpAttributes::Modify(const shm::QpAttr& attr, uint32_t mask, QpHost& host) {
   if ((mask & qp_mask::kAv) != 0) {
     if (int error = CheckAddress(attr.ah_attr, host, &path); error != 0) return error;
   }
-  if ((mask & qp_mask::kAltPath) != 0) {
-    Path unused;
-    if (int error = CheckAddress(attr.alt_ah_attr, host, &unused); error != 0) return error;
-  }
   path_ = path;
   Apply(attr, mask, to);
   return 0;
@@ -78,10 +74,7 @@ int QpAttributes::CheckValues(const shm::QpAttr& attr, uint32_t mask) const {
     if (mtu_bytes == 0 || mtu_bytes > config_.port_mtu_bytes) return EINVAL;
   }
   if ((mask & qp_mask::kPort) != 0 && attr.port_num != kPortCount) return EINVAL;
-  if ((mask & qp_mask::kAltPath) != 0 && attr.alt_port_num != kPortCount) return EINVAL;
   if (IsAbove(mask, qp_mask::kPkeyIndex, attr.pkey_index, kPkeyTableEntries - 1) ||
-      IsAbove(mask, qp_mask::kAltPath, attr.alt_pkey_index, kPkeyTableEntries - 1) ||
-      IsAbove(mask, qp_mask::kAltPath, attr.alt_timeout, kTimeoutExpMax) ||
       IsAbove(mask, qp_mask::kTimeout, attr.timeout, kTimeoutExpMax) ||
       IsAbove(mask, qp_mask::kRetryCnt, attr.retry_cnt, kRetryCountMax) ||
       IsAbove(mask, qp_mask::kRnrRetry, attr.rnr_retry, kRetryCountMax) ||
@@ -142,12 +135,6 @@ void QpAttributes::Apply(const shm::QpAttr& attr, uint32_t mask, QpState to) {
   if ((mask & qp_mask::kSqPsn) != 0) v.sq_psn = attr.sq_psn & Psn::kMask;
   if ((mask & qp_mask::kMaxQpRdAtomic) != 0) v.max_rd_atomic = attr.max_rd_atomic;
   if ((mask & qp_mask::kMaxDestRdAtomic) != 0) v.max_dest_rd_atomic = attr.max_dest_rd_atomic;
-  if ((mask & qp_mask::kAltPath) != 0) {
-    v.alt_ah_attr = attr.alt_ah_attr;
-    v.alt_pkey_index = attr.alt_pkey_index;
-    v.alt_port_num = attr.alt_port_num;
-    v.alt_timeout = attr.alt_timeout;
-  }
   if ((mask & qp_mask::kMinRnrTimer) != 0) v.min_rnr_timer = attr.min_rnr_timer;
   if ((mask & qp_mask::kPathMigState) != 0) v.path_mig_state = attr.path_mig_state;
   if ((mask & qp_mask::kDestQpn) != 0) v.dest_qp_num = attr.dest_qp_num;

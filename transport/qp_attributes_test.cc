@@ -50,13 +50,13 @@ class QpAttributesTest : public ::testing::Test {
     attr.sq_psn = 0xff'0003'04;
     attr.dest_qp_num = 0x22;
     attr.qp_access_flags = access::kRemoteWrite;
-    attr.ah_attr.is_global = attr.alt_ah_attr.is_global = 1;
-    attr.ah_attr.port_num = attr.alt_ah_attr.port_num = 1;
-    attr.ah_attr.dgid[15] = attr.alt_ah_attr.dgid[15] = 9;
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.port_num = 1;
+    attr.ah_attr.dgid[15] = 9;
     attr.max_rd_atomic = 16;
     attr.max_dest_rd_atomic = 8;
     attr.min_rnr_timer = 12;
-    attr.port_num = attr.alt_port_num = 1;
+    attr.port_num = 1;
     attr.timeout = 14;
     attr.retry_cnt = 7;
     attr.rnr_retry = 6;
@@ -220,8 +220,7 @@ class QpAttributeValuesTest : public QpAttributesTest {
     return TryChanged(QpState::kInit, QpState::kRtr, change, qp_mask::kPkeyIndex);
   }
   int TryRts(Change change) {
-    return TryChanged(QpState::kRtr, QpState::kRts, change,
-                      qp_mask::kAltPath | qp_mask::kPathMigState);
+    return TryChanged(QpState::kRtr, QpState::kRts, change, qp_mask::kPathMigState);
   }
   int TryInit(Change change) { return TryChanged(QpState::kReset, QpState::kInit, change, 0); }
 
@@ -257,7 +256,18 @@ TEST_F(QpAttributeValuesTest, AddressNeedsGlobalRouteKnownGidPortAndDestination)
   EXPECT_EQ(TryRtr([](shm::QpAttr& a) { a.ah_attr.sgid_index = 1; }), EINVAL);
   EXPECT_EQ(TryRtr([](shm::QpAttr& a) { a.ah_attr.port_num = 2; }), EINVAL);
   EXPECT_EQ(TryRtr([](shm::QpAttr& a) { a.ah_attr.dgid[15] = 0; }), EINVAL);
-  EXPECT_EQ(TryRts([](shm::QpAttr& a) { a.alt_ah_attr.is_global = 0; }), EINVAL);
+}
+
+TEST_F(QpAttributeValuesTest, ThereAreNoAlternatePaths) {
+  for (QpState to : {QpState::kRtr, QpState::kRts}) {
+    const QpState from = to == QpState::kRtr ? QpState::kInit : QpState::kRtr;
+    EXPECT_EQ(TryChanged(
+                  from, to, [](shm::QpAttr&) {}, 0),
+              0);
+    EXPECT_EQ(TryChanged(
+                  from, to, [](shm::QpAttr&) {}, qp_mask::kAltPath),
+              EINVAL);
+  }
 }
 
 TEST_F(QpAttributeValuesTest, NumbersStayInTheirFields) {
@@ -272,9 +282,6 @@ TEST_F(QpAttributeValuesTest, NumbersStayInTheirFields) {
   EXPECT_EQ(TryRts([](shm::QpAttr& a) { a.rnr_retry = 7; }), 0);
   EXPECT_EQ(TryRts([](shm::QpAttr& a) { a.rnr_retry = 8; }), EINVAL);
   EXPECT_EQ(TryRts([](shm::QpAttr& a) { a.path_mig_state = 3; }), EINVAL);
-  EXPECT_EQ(TryRts([](shm::QpAttr& a) { a.alt_port_num = 2; }), EINVAL);
-  EXPECT_EQ(TryRts([](shm::QpAttr& a) { a.alt_timeout = 32; }), EINVAL);
-  EXPECT_EQ(TryRts([](shm::QpAttr& a) { a.alt_pkey_index = 1; }), EINVAL);
   EXPECT_EQ(TryInit([](shm::QpAttr& a) { a.port_num = 2; }), EINVAL);
   EXPECT_EQ(TryInit([](shm::QpAttr& a) { a.port_num = 0; }), EINVAL);
 }

@@ -6,7 +6,6 @@ namespace verbena::transport {
 namespace {
 
 using shm::qp_mask::kAccessFlags;
-using shm::qp_mask::kAltPath;
 using shm::qp_mask::kAv;
 using shm::qp_mask::kCurState;
 using shm::qp_mask::kDestQpn;
@@ -42,8 +41,9 @@ constexpr uint32_t kConnectedInit = kPkeyIndex | kPort | kAccessFlags;
 constexpr uint32_t kDatagramInit = kPkeyIndex | kPort | kQkey;
 constexpr uint32_t kUcPeer = kAv | kPathMtu | kDestQpn | kRqPsn;
 constexpr uint32_t kRcPeer = kUcPeer | kMaxDestRdAtomic | kMinRnrTimer;
-// The rate limit is no attribute of the specification: it goes where kernels take it.
-constexpr uint32_t kConnectedLive = kCurState | kAccessFlags | kAltPath | kPathMigState;
+// The rate limit is no attribute of the specification: it goes where kernels take it. Alternate
+// paths are InfiniBand's: RoCE migrates none, and kernels refuse them there.
+constexpr uint32_t kConnectedLive = kCurState | kAccessFlags | kPathMigState;
 
 // The same row for every service.
 #define VERBENA_EVERY_SERVICE(from, to, required, optional, clause)                           \
@@ -64,8 +64,8 @@ extern const QpTransition kQpTransitions[] = {
     {kInit, kInit, kRc, 0, kConnectedInit, "10.3.1.2"},
     {kInit, kInit, kUc, 0, kConnectedInit, "10.3.1.2"},
     {kInit, kInit, kUd, 0, kDatagramInit, "10.3.1.2"},
-    {kInit, kRtr, kRc, kRcPeer, kAltPath | kAccessFlags | kPkeyIndex, "10.3.1.3"},
-    {kInit, kRtr, kUc, kUcPeer, kAltPath | kAccessFlags | kPkeyIndex, "10.3.1.3"},
+    {kInit, kRtr, kRc, kRcPeer, kAccessFlags | kPkeyIndex, "10.3.1.3"},
+    {kInit, kRtr, kUc, kUcPeer, kAccessFlags | kPkeyIndex, "10.3.1.3"},
     {kInit, kRtr, kUd, 0, kPkeyIndex | kQkey, "10.3.1.3"},
     VERBENA_EVERY_SERVICE(kInit, kErr, 0, 0, "10.3.1.7"),
 
@@ -88,10 +88,10 @@ extern const QpTransition kQpTransitions[] = {
     {kSqd, kRts, kUc, 0, kConnectedLive, "10.3.1.5"},
     {kSqd, kRts, kUd, 0, kCurState | kQkey, "10.3.1.5"},
     {kSqd, kSqd, kRc, 0,
-     kPort | kAv | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic | kMaxDestRdAtomic | kAltPath |
+     kPort | kAv | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic | kMaxDestRdAtomic |
          kAccessFlags | kPkeyIndex | kMinRnrTimer | kPathMigState,
      "10.3.1.5"},
-    {kSqd, kSqd, kUc, 0, kAv | kAltPath | kAccessFlags | kPkeyIndex | kPathMigState, "10.3.1.5"},
+    {kSqd, kSqd, kUc, 0, kAv | kAccessFlags | kPkeyIndex | kPathMigState, "10.3.1.5"},
     {kSqd, kSqd, kUd, 0, kPkeyIndex | kQkey, "10.3.1.5"},
     VERBENA_EVERY_SERVICE(kSqd, kErr, 0, 0, "10.3.1.7"),
 

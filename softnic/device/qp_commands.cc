@@ -168,7 +168,6 @@ int DeviceCore::ModifyQp(Command& command) {
   if (qp == nullptr) return EINVAL;
   if (int error = CheckRate(request); error != 0) return error;
   if ((request.mask & shm::qp_mask::kAv) != 0) ResolveLid(*qp->nic, &request.attr.ah_attr);
-  if ((request.mask & shm::qp_mask::kAltPath) != 0) ResolveLid(*qp->nic, &request.attr.alt_ah_attr);
   bool has_path = (request.mask & (shm::qp_mask::kAv | shm::qp_mask::kPathMtu)) ==
                   (shm::qp_mask::kAv | shm::qp_mask::kPathMtu);
   if (has_path && qp->transport->state() == QpState::kInit) {

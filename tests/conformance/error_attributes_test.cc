@@ -19,13 +19,13 @@ constexpr ibv_qp_type kTypes[] = {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
 constexpr int kConnected = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 constexpr int kDatagram = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 constexpr int kPeer = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-constexpr int kLive =
-    IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
+constexpr int kLive = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
 constexpr int kLiveUd = IBV_QP_CUR_STATE | IBV_QP_QKEY;
 constexpr int kTryAgain = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
 
 // Spec: IBTA 11.2.5.2, table of state transition properties, as Linux (ib_modify_qp_is_ok) has it;
 // but the rate limit, which Linux knows of raw packet QPs, and RESET to ERR, which it refuses.
+// Alternate paths it takes on InfiniBand only.
 struct Transition {
   ibv_qp_state from, to;
   struct {
@@ -38,8 +38,8 @@ constexpr Transition kTransitions[] = {
     {IBV_QPS_INIT,
      IBV_QPS_RTR,
      {kPeer | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
-      IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
-     {kPeer, IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
+      IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
+     {kPeer, IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
      {0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY}},
     {IBV_QPS_RTR,
      IBV_QPS_RTS,
@@ -61,10 +61,9 @@ constexpr Transition kTransitions[] = {
     {IBV_QPS_SQD,
      IBV_QPS_SQD,
      {0, IBV_QP_PORT | IBV_QP_AV | kTryAgain | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC |
-             IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_MIN_RNR_TIMER |
+             IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_MIN_RNR_TIMER |
              IBV_QP_PATH_MIG_STATE},
-     {0, IBV_QP_AV | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX |
-             IBV_QP_PATH_MIG_STATE},
+     {0, IBV_QP_AV | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PATH_MIG_STATE},
      {0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY}},
     {IBV_QPS_SQE, IBV_QPS_RTS, {0, 0}, {0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS}, {0, kLiveUd}},
 };
@@ -259,8 +258,6 @@ TEST_F(Verb_ibv_modify_qp, ValuesOutOfRange) {
        EINVAL},
       {"GID of zeroes", kInit, kRtr, 0, [](auto& v) { v.ah_attr.grh.dgid = {}; }, EINVAL},
       {"address of port 2", kInit, kRtr, 0, [](auto& v) { v.ah_attr.port_num = 2; }, EINVAL},
-      {"alternate port 2", kInit, kRtr, IBV_QP_ALT_PATH, [](auto& v) { v.alt_port_num = 2; },
-       EINVAL},
       {"timeout 32", kRtr, kRts, 0, [](auto& v) { v.timeout = 32; }, EINVAL},
       {"8 retries", kRtr, kRts, 0, [](auto& v) { v.retry_cnt = 8; }, EINVAL},
       {"8 RNR retries", kRtr, kRts, 0, [](auto& v) { v.rnr_retry = 8; }, EINVAL},

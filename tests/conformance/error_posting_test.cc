@@ -43,7 +43,7 @@ constexpr Opcode kOpcodes[] = {
     {IBV_WR_BIND_MW, "BIND_MW", kRc | kUc, IBV_QP_EX_WITH_BIND_MW},
     {IBV_WR_SEND_WITH_INV, "SEND_WITH_INV", kRc | kUc, IBV_QP_EX_WITH_SEND_WITH_INV, kUc},
     {IBV_WR_TSO, "TSO", kNone, IBV_QP_EX_WITH_TSO},
-    {IBV_WR_DRIVER1, "DRIVER1", kNone, 1u << 14},
+    {IBV_WR_DRIVER1, "DRIVER1", kNone, uint64_t{1} << 40},
     {IBV_WR_ATOMIC_WRITE, "ATOMIC_WRITE", kRc, IBV_QP_EX_WITH_ATOMIC_WRITE},
     {12, "12", kNone, 1u << 13},
     {16, "16", kNone, uint64_t{1} << 16},
