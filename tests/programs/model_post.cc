@@ -323,6 +323,10 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
     return FailSend(qp, {IBV_WC_RNR_RETRY_EXC_ERR});
   }
   const bool needs_alignment = IsAtomic(wr.opcode) || wr.opcode == IBV_WR_ATOMIC_WRITE;
+  // By a zero-based window an aligned address may name memory that is not.
+  if (needs_alignment && key_is_good && (remote.offset - wr.remote_offset) % kAtomicBytes != 0) {
+    Open();
+  }
   if (needs_alignment && wr.remote_offset % kAtomicBytes != 0) {
     if (!key_is_good) Open();
     return refuse(IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
