@@ -36,6 +36,7 @@ void Due::Add(const Outcome& outcome) {
     completions_[{completion.cq, completion.qp, completion.is_receive}].push_back(completion);
   }
   for (const Event& event : outcome.events) events_[event.object].push_back(event);
+  for (Id cq : outcome.cq_events) ++cq_events_[cq];
 }
 
 void Due::Forget(Id object) {
@@ -94,7 +95,14 @@ std::string Due::Take(const SeenEvent& seen) {
          EventText(seen.type, seen.object);
 }
 
+std::string Due::TakeCqEvent(Id cq) {
+  return --cq_events_[cq] >= 0 ? "" : "unexpected: channel event of cq" + std::to_string(cq);
+}
+
 bool Due::IsEmpty() const {
+  for (const auto& [cq, count] : cq_events_) {
+    if (count > 0) return false;
+  }
   for (const auto& [stream, due] : completions_) {
     if (!due.empty()) return false;
   }
@@ -107,6 +115,9 @@ bool Due::IsEmpty() const {
 }
 
 std::string Due::Missing() const {
+  for (const auto& [cq, count] : cq_events_) {
+    if (count > 0) return "did not come: channel event of cq" + std::to_string(cq);
+  }
   for (const auto& [stream, due] : completions_) {
     if (!due.empty()) return "did not come: " + ToString(due.front());
   }

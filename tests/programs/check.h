@@ -19,6 +19,7 @@ class Due {
   // Empty, or what is wrong with it.
   std::string Take(const SeenCompletion& seen, const Executor& executor);
   std::string Take(const SeenEvent& seen);
+  std::string TakeCqEvent(Id cq);
   bool IsEmpty() const;
   // What has not come.
   std::string Missing() const;
@@ -35,6 +36,7 @@ class Due {
   };
   std::map<Stream, std::deque<Completion>> completions_;
   std::map<Id, std::deque<Event>> events_;
+  std::map<Id, int> cq_events_;
 };
 
 std::string ToString(const Completion& completion);

@@ -69,6 +69,7 @@ void Executor::OpenSide(int side) {
   void* p = mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   s.arena = static_cast<uint8_t*>(p);
   const int flags = fcntl(s.context->async_fd, F_GETFL);
+  s.channel = ibv_create_comp_channel(s.context);
   s.pd = ibv_alloc_pd(s.context);
   s.cq = ibv_create_cq(s.context, 64, nullptr, nullptr, 0);
   ibv_qp_init_attr init = {};
@@ -76,7 +77,8 @@ void Executor::OpenSide(int side) {
   init.cap = {16, 16, 1, 1, 0};
   init.qp_type = IBV_QPT_RC;
   s.qp = s.pd != nullptr && s.cq != nullptr ? ibv_create_qp(s.pd, &init) : nullptr;
-  if (p == MAP_FAILED || s.qp == nullptr || ibv_query_gid(s.context, 1, kGidIndex, &s.gid) != 0 ||
+  if (p == MAP_FAILED || s.qp == nullptr || s.channel == nullptr ||
+      ibv_query_gid(s.context, 1, kGidIndex, &s.gid) != 0 ||
       fcntl(s.context->async_fd, F_SETFL, flags | O_NONBLOCK) != 0) {
     throw std::runtime_error("a side can't be made");
   }
@@ -111,6 +113,7 @@ Executor::~Executor() {
     if (s.qp != nullptr) ibv_destroy_qp(s.qp);
     if (s.cq != nullptr) ibv_destroy_cq(s.cq);
     if (s.pd != nullptr) ibv_dealloc_pd(s.pd);
+    if (s.channel != nullptr) ibv_destroy_comp_channel(s.channel);
     if (s.context != nullptr) ibv_close_device(s.context);
     if (s.arena != nullptr) munmap(s.arena, kArenaBytes);
   }
@@ -145,7 +148,8 @@ bool Executor::Barrier() {
   return true;
 }
 
-void Executor::Poll(std::vector<SeenCompletion>* completions, std::vector<SeenEvent>* events) {
+void Executor::Poll(std::vector<SeenCompletion>* completions, std::vector<SeenEvent>* events,
+                    std::vector<Id>* cq_events) {
   for (const auto& [id, cq] : cqs_) {
     ibv_wc wc = {};
     while (ibv_poll_cq(cq, 1, &wc) == 1) {
@@ -159,6 +163,14 @@ void Executor::Poll(std::vector<SeenCompletion>* completions, std::vector<SeenEv
     }
   }
   for (const Side& s : sides_) {
+    pollfd channel = {s.channel->fd, POLLIN, 0};
+    while (poll(&channel, 1, 0) == 1) {
+      ibv_cq* cq = nullptr;
+      void* cq_context = nullptr;
+      if (ibv_get_cq_event(s.channel, &cq, &cq_context) != 0) break;
+      ibv_ack_cq_events(cq, 1);
+      cq_events->push_back(IdOf(cqs_, cq));
+    }
     pollfd fd = {s.context->async_fd, POLLIN, 0};
     while (poll(&fd, 1, 0) == 1) {
       ibv_async_event event = {};
@@ -300,10 +312,12 @@ Actual Executor::Make(const Step& step) {
         ibv_cq_init_attr_ex init = {};
         init.cqe = step.entries;
         init.wc_flags = IBV_WC_STANDARD_FLAGS;
+        init.channel = sides_[step.side].channel;
         ibv_cq_ex* extended = ibv_create_cq_ex(context, &init);
         cq = extended != nullptr ? ibv_cq_ex_to_cq(extended) : nullptr;
       } else {
-        cq = ibv_create_cq(context, static_cast<int>(step.entries), nullptr, nullptr, 0);
+        cq = ibv_create_cq(context, static_cast<int>(step.entries), nullptr,
+                           sides_[step.side].channel, 0);
       }
       if (keep(cqs_, cq)) actual.entries = static_cast<uint32_t>(cq->cqe);
       break;

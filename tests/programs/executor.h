@@ -41,7 +41,8 @@ class Executor {
 
   Actual Run(const Step& step);
   // All that is there now.
-  void Poll(std::vector<SeenCompletion>* completions, std::vector<SeenEvent>* events);
+  void Poll(std::vector<SeenCompletion>* completions, std::vector<SeenEvent>* events,
+            std::vector<Id>* cq_events);
   ibv_qp_state QueryState(Id qp);
   uint32_t QpnOf(Id qp) const;
   bool HadKey(Id window, uint32_t rkey) const;
@@ -61,6 +62,7 @@ class Executor {
     ibv_context* context = nullptr;
     uint8_t* arena = nullptr;
     ibv_gid gid = {};
+    ibv_comp_channel* channel = nullptr;
     ibv_pd* pd = nullptr;  // of the barrier
     ibv_cq* cq = nullptr;
     ibv_qp* qp = nullptr;

@@ -310,7 +310,7 @@ bool Generator::DestroySomething() {
 
 bool Generator::ChangeSomething() {
   const int side = static_cast<int>(random_.Below(2));
-  switch (random_.Below(7)) {
+  switch (random_.Below(10)) {
     case 0: {
       Step step = New(Op::kModifySrq, side);
       step.id = AnyOf(model_.srqs, side);
@@ -344,6 +344,14 @@ bool Generator::ChangeSomething() {
     case 4: {
       Step step = New(random_.Percent(60) ? Op::kAttachMcast : Op::kDetachMcast, side);
       step.id = AnyOf(model_.qps, side);
+      return Add(step);
+    }
+    case 5:
+    case 6:
+    case 7: {
+      Step step = New(Op::kNotifyCq, side);
+      step.id = AnyOf(model_.cqs, side);
+      step.to_self = random_.Percent(50);
       return Add(step);
     }
     default: {

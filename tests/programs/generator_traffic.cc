@@ -117,9 +117,10 @@ bool Generator::DrawRemote(const Qp& qp, uint32_t length, uint32_t access, uint3
 
 bool Generator::DrawSend(const Qp& qp, Wr* wr) {
   static const std::vector<ibv_wr_opcode> kRc = {
-      IBV_WR_SEND,       IBV_WR_SEND_WITH_IMM,       IBV_WR_RDMA_WRITE,
-      IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ,
-      IBV_WR_RDMA_READ,  IBV_WR_ATOMIC_CMP_AND_SWP,  IBV_WR_ATOMIC_FETCH_AND_ADD};
+      IBV_WR_SEND,        IBV_WR_SEND_WITH_IMM,       IBV_WR_RDMA_WRITE,
+      IBV_WR_RDMA_WRITE,  IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ,
+      IBV_WR_RDMA_READ,   IBV_WR_ATOMIC_CMP_AND_SWP,  IBV_WR_ATOMIC_FETCH_AND_ADD,
+      IBV_WR_ATOMIC_WRITE};
   static const std::vector<ibv_wr_opcode> kUc = {IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
                                                  IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM};
   static const std::vector<ibv_wr_opcode> kUd = {IBV_WR_SEND, IBV_WR_SEND_WITH_IMM};
@@ -130,7 +131,8 @@ bool Generator::DrawSend(const Qp& qp, Wr* wr) {
   if (random_.Percent(10)) wr->flags |= IBV_SEND_SOLICITED;
   uint32_t length = SomeLength();
   const bool takes = wr->opcode == IBV_WR_RDMA_READ || IsAtomic(wr->opcode);
-  if (IsAtomic(wr->opcode)) length = kAtomicBytes;
+  const bool is_atomic_write = wr->opcode == IBV_WR_ATOMIC_WRITE;
+  if (IsAtomic(wr->opcode) || is_atomic_write) length = kAtomicBytes;
   if (qp.type == IBV_QPT_UD) length = std::min(length, 1024u);
   if (IsSend(wr->opcode) && qp.type != IBV_QPT_UD) {
     // Mostly what the receive there has room for.
@@ -142,7 +144,9 @@ bool Generator::DrawSend(const Qp& qp, Wr* wr) {
       length = std::min(length, room);
     }
   }
-  if (!takes && qp.cap.max_inline_data != 0 && random_.Percent(25)) {
+  if (is_atomic_write) {
+    wr->flags |= IBV_SEND_INLINE;
+  } else if (!takes && qp.cap.max_inline_data != 0 && random_.Percent(25)) {
     wr->flags |= IBV_SEND_INLINE;
     length = std::min(length, qp.cap.max_inline_data);
   }
@@ -167,7 +171,8 @@ bool Generator::DrawSend(const Qp& qp, Wr* wr) {
                                                          : IBV_ACCESS_REMOTE_WRITE;
   wr->compare_add = random_.Next();
   wr->swap = random_.Next();
-  if (!DrawRemote(qp, length, access, IsAtomic(wr->opcode) ? 8 : 1, wr)) return false;
+  if (!DrawRemote(qp, length, access, IsAtomic(wr->opcode) || is_atomic_write ? 8 : 1, wr))
+    return false;
   if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP && random_.Percent(60) && wr->remote != 0 &&
       wr->remote_offset + kAtomicBytes <= kArenaBytes) {
     const uint8_t* place = model_.memory(1 - qp.side) + wr->remote_offset;
@@ -211,8 +216,15 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
       return "rkey";
     case 6:
     case 7: {
+      if (IsAtomic(wr->opcode) || wr->opcode == IBV_WR_ATOMIC_WRITE) return nullptr;
+      if (auto mw = model_.mws.find(wr->remote); mw != model_.mws.end()) {
+        const bool from_zero = (mw->second.access & IBV_ACCESS_ZERO_BASED) != 0;
+        wr->remote_offset =
+            (from_zero ? 0 : mw->second.offset) + mw->second.length - LengthOf(wr->sges) + 1;
+        return "one byte beyond the window";
+      }
       auto mr = model_.mrs.find(wr->remote);
-      if (mr == model_.mrs.end() || IsAtomic(wr->opcode)) return nullptr;
+      if (mr == model_.mrs.end()) return nullptr;
       const Mr& of = mr->second;
       if (random_.Percent(50) && of.offset > 0) {
         wr->remote_offset = of.offset - 1;
@@ -233,7 +245,7 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
       }
       return "another region's rkey";
     case 10:
-      if (!IsAtomic(wr->opcode)) return nullptr;
+      if (!IsAtomic(wr->opcode) && wr->opcode != IBV_WR_ATOMIC_WRITE) return nullptr;
       wr->remote_offset += random_.Between(1, 7);
       return "alignment";
     case 11: {

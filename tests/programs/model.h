@@ -34,6 +34,7 @@ struct Completion {
   uint32_t imm = 0;
   Id invalidated = 0;
   Id src_qp = 0;  // UD
+  bool is_solicited = false;
 };
 
 struct Event {
@@ -58,6 +59,7 @@ struct Outcome {
   int bad_index = -1;      // of a list: where bad_wr points
   std::vector<Completion> completions;
   std::vector<Event> events;
+  std::vector<Id> cq_events;   // of CQs, in their channel
   std::vector<Range> unknown;  // memory that may hold anything
   std::vector<Id> moved_qps;   // whose state has changed by itself
   bool is_silent = false;      // something was lost that nobody is told of
@@ -86,6 +88,7 @@ struct Mw {
 struct Cq {
   int side;
   uint32_t entries;
+  enum { kQuiet, kAny, kSolicited } armed = kQuiet;
 };
 struct Srq {
   int side;
@@ -168,6 +171,7 @@ class Model {
 
   // Steps that are not waited for must have nothing to do with each other.
   void BeginStep(const Step& step);
+  void TellChannels();
   void Touch(const Range& range, bool writes);
 
   // model_objects.cc

@@ -128,6 +128,7 @@ void Model::CompleteReceive(Qp& peer, const Qp& from, const Work& work, uint32_t
     completion.flags |= IBV_WC_WITH_IMM;
     completion.imm = wr.imm;
   }
+  completion.is_solicited = (wr.flags & IBV_SEND_SOLICITED) != 0;
   if (wr.opcode == IBV_WR_SEND_WITH_INV) {
     completion.flags |= IBV_WC_WITH_INV;
     completion.invalidated = wr.remote;

@@ -109,6 +109,18 @@ void Model::BeginStep(const Step& step) {
   }
 }
 
+// IBTA 11.4.2.2: one event, for the next completion, or the next that is solicited or failed.
+void Model::TellChannels() {
+  for (const Completion& completion : out_.completions) {
+    auto cq = cqs.find(completion.cq);
+    if (cq == cqs.end() || cq->second.armed == Cq::kQuiet) continue;
+    const bool has_failed = completion.statuses.front() != IBV_WC_SUCCESS;
+    if (cq->second.armed == Cq::kSolicited && !completion.is_solicited && !has_failed) continue;
+    cq->second.armed = Cq::kQuiet;
+    out_.cq_events.push_back(cq->first);
+  }
+}
+
 void Model::Touch(const Range& range, bool writes) {
   for (const Touched& other : touched_before_) {
     if ((writes || other.writes) && range.length != 0 && range.Meets(other.range)) Open();
@@ -138,6 +150,7 @@ Outcome Model::Apply(const Step& step) {
       ApplyObject(step);
   }
   if (out_.applies) Progress();
+  TellChannels();
   return std::move(out_);
 }
 
@@ -199,6 +212,10 @@ void Model::ApplyObject(const Step& step) {
       return busy_or_gone(cqs, [&] { return any_qp(of_cq); });
     case Op::kNotifyCq:
       if (!Has(cqs, step.id, step.side)) return Open();
+      // Armed for all it stays so: ibv_req_notify_cq(3).
+      if (cqs.at(step.id).armed != Cq::kAny) {
+        cqs.at(step.id).armed = step.to_self ? Cq::kSolicited : Cq::kAny;
+      }
       return;
     case Op::kCreateSrq:
       if (!Has(pds, step.pd, step.side)) return Open();

@@ -40,6 +40,8 @@ ibv_wc_opcode WcOpcode(ibv_wr_opcode opcode) {
       return IBV_WC_LOCAL_INV;
     case IBV_WR_BIND_MW:
       return IBV_WC_BIND_MW;
+    case IBV_WR_ATOMIC_WRITE:
+      return IBV_WC_ATOMIC_WRITE;
     default:
       return IBV_WC_SEND;
   }
@@ -68,7 +70,10 @@ bool Overlap(const std::vector<Sge>& sges, int side) {
 int Model::CheckPost(const Qp& qp, const Wr& wr) const {
   if (!IsOffered(qp.type, wr.opcode)) return EINVAL;
   if (wr.sges.size() > qp.cap.max_send_sge) return EINVAL;
-  if ((wr.flags & IBV_SEND_INLINE) != 0) {
+  const bool is_inline = (wr.flags & IBV_SEND_INLINE) != 0;
+  if (wr.opcode == IBV_WR_ATOMIC_WRITE) {  // docs/known-limits.md: eight bytes, inline
+    if (!is_inline || LengthOf(wr.sges) != kAtomicBytes) return EINVAL;
+  } else if (is_inline) {
     if (wr.opcode == IBV_WR_RDMA_READ || IsAtomic(wr.opcode)) return EINVAL;
     if (LengthOf(wr.sges) > qp.cap.max_inline_data) return EINVAL;
   }
@@ -106,6 +111,7 @@ bool Model::MakeWork(const Qp& qp, const Wr& wr, Work* out) {
   for (const Sge& sge : wr.sges) {
     if (sge.offset + sge.length > kArenaBytes) return false;
     if ((wr.flags & IBV_SEND_INLINE) == 0) continue;
+    Touch({qp.side, sge.offset, sge.length}, false);
     const uint8_t* from = memory(qp.side) + sge.offset;
     out->inline_data.insert(out->inline_data.end(), from, from + sge.length);
   }
@@ -152,6 +158,7 @@ void Model::PostExtended(Qp& qp, const Step& step) {
     const bool is_inline = (wr.flags & IBV_SEND_INLINE) != 0;
     if (!IsOffered(qp.type, wr.opcode) || (takes && is_inline)) return Open();
     if (IsAtomic(wr.opcode) && wr.sges.size() != 1) return Open();
+    if (wr.opcode == IBV_WR_ATOMIC_WRITE) return Open();
     // Of pieces of inline data only the sum counts.
     if (is_inline && wr.sges.size() > qp.cap.max_send_sge) return Open();
     is_good = is_good && CheckPost(qp, wr) == 0;
@@ -315,7 +322,12 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
     if (qp.attr.rnr_retry == 7) return Verdict::kWaits;
     return FailSend(qp, {IBV_WC_RNR_RETRY_EXC_ERR});
   }
-  if (IsAtomic(wr.opcode) && wr.remote_offset % kAtomicBytes != 0) {
+  const bool needs_alignment = IsAtomic(wr.opcode) || wr.opcode == IBV_WR_ATOMIC_WRITE;
+  // By a zero-based window an aligned address may name memory that is not.
+  if (needs_alignment && key_is_good && (remote.offset - wr.remote_offset) % kAtomicBytes != 0) {
+    Open();
+  }
+  if (needs_alignment && wr.remote_offset % kAtomicBytes != 0) {
     if (!key_is_good) Open();
     return refuse(IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
   }

@@ -217,6 +217,8 @@ const char* Name(ibv_wr_opcode opcode) {
       return "BIND_MW";
     case IBV_WR_SEND_WITH_INV:
       return "SEND_WITH_INV";
+    case IBV_WR_ATOMIC_WRITE:
+      return "ATOMIC_WRITE";
     default:
       return "?";
   }

@@ -116,13 +116,15 @@ class Run {
   void PollOnce() {
     std::vector<SeenCompletion> completions;
     std::vector<SeenEvent> events;
-    executor_.Poll(&completions, &events);
+    std::vector<Id> cq_events;
+    executor_.Poll(&completions, &events, &cq_events);
     result_.completions += completions.size();
     result_.events += events.size();
     for (const SeenCompletion& seen : completions) {
       if (options_.traces) std::printf("       %s\n", ToString(seen).c_str());
       Wrong(due_.Take(seen, executor_));
     }
+    for (Id cq : cq_events) Wrong(due_.TakeCqEvent(cq));
     for (const SeenEvent& seen : events) {
       if (options_.traces) {
         std::printf("       event '%s' of %u\n", ibv_event_type_str(seen.type), seen.object);
