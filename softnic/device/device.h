@@ -71,7 +71,7 @@ struct DeviceConfig {
 struct ShowRow {
   std::vector<std::pair<std::string, std::string>> fields;
 };
-enum class ShowKind { kCommand, kSession, kPd, kMr, kCq, kQp, kSrq, kAh, kChannel, kMw };
+enum class ShowKind { kCommand, kSession, kPd, kMr, kCq, kQp, kSrq, kAh, kChannel, kMw, kDm };
 
 // Whom an event on request is about, on a NIC.
 struct EventTarget {

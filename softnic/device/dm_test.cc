@@ -1,6 +1,10 @@
 // Device memory, and contexts that several sessions share.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "softnic/device/test_world.h"
 
 namespace verbena::softnic::testing {
@@ -121,6 +125,14 @@ TEST_F(Dm, IsFreeOnceItsRegionsAreGone) {
   EXPECT_EQ(Write(0, mr_b.rkey), WcStatus::kRemAccessErr);
   EXPECT_EQ(b.DoHandle(CommandOp::kFreeDm, dm_b), 0);
   EXPECT_EQ(b.DoHandle(CommandOp::kFreeDm, dm_b), ENOENT);
+}
+
+TEST_F(Dm, IsShown) {
+  const std::vector<ShowRow> rows = world.device->Show(ShowKind::kDm);
+  ASSERT_EQ(rows.size(), 1u);
+  const std::map<std::string, std::string> row(rows[0].fields.begin(), rows[0].fields.end());
+  EXPECT_EQ(row.at("length"), "100");
+  EXPECT_EQ(row.at("mrs"), "1");
 }
 
 // Its bytes are there until the last copy is done, though the memory and its region are gone.

@@ -90,6 +90,12 @@ ShowRow MakeRow(const Mr& mr, const char* backend) {
   return row;
 }
 
+ShowRow MakeRow(const Dm& dm) {
+  ShowRow row = OwnedRow(*dm.session, dm.handle);
+  row.fields.insert(row.fields.end(), {{"length", Number(dm.length)}, {"mrs", Number(dm.users)}});
+  return row;
+}
+
 ShowRow MakeRow(const Mw& mw) {
   ShowRow row = OwnedRow(*mw.pd->session, mw.handle);
   const bool is_bound = mw.IsBound();
@@ -256,6 +262,9 @@ void DeviceCore::ShowObjects(const Session& session, ShowKind kind,
       break;
     case ShowKind::kMw:
       session.mws.ForEach(add);
+      break;
+    case ShowKind::kDm:
+      session.dms.ForEach(add);
       break;
   }
 }

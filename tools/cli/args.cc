@@ -30,7 +30,7 @@ constexpr CommandRow kCommands[] = {
     {Command::kStatus, "status", "status [--json]", "What the instance is doing.", ""},
     {Command::kDevices, "devices", "devices [--json]", "List the NICs and their addresses.", ""},
     {Command::kShow, "show", "show KIND [--json]",
-     "List objects: cmd, session, pd, mr, cq, qp, srq, ah, channel, mw.", ""},
+     "List objects: cmd, session, pd, mr, cq, qp, srq, ah, channel, mw, dm.", ""},
     {Command::kEnv, "env", "env [--dma=MODE]",
      "Print exports for a shell: eval \"$(verbena env)\".",
      "Afterwards programs started from that shell use Verbena; the first one that asks for "
@@ -341,8 +341,9 @@ bool TakePositional(const std::string& word, Arguments* out, std::string* error)
   if (out->command == Command::kShow && out->kind.empty()) {
     const std::vector<std::string>& kinds = ShowKinds();
     if (std::find(kinds.begin(), kinds.end(), word) == kinds.end()) {
-      *error = "`verbena show` lists cmd, session, pd, mr, cq, qp, srq, ah, channel or mw, not \"" +
-               word + "\".";
+      *error =
+          "`verbena show` lists cmd, session, pd, mr, cq, qp, srq, ah, channel, mw or dm, not \"" +
+          word + "\".";
       return false;
     }
     out->kind = word;
@@ -393,7 +394,8 @@ bool CheckComplete(const Arguments& arguments, std::string* error) {
     return false;
   }
   if (arguments.command == Command::kShow && arguments.kind.empty()) {
-    *error = "`verbena show` wants a kind: cmd, session, pd, mr, cq, qp, srq, ah, channel or mw.";
+    *error =
+        "`verbena show` wants a kind: cmd, session, pd, mr, cq, qp, srq, ah, channel, mw or dm.";
     return false;
   }
   return true;
@@ -439,8 +441,8 @@ std::string Overview() {
 }  // namespace
 
 const std::vector<std::string>& ShowKinds() {
-  static const std::vector<std::string> kinds = {"cmd", "session", "pd", "mr",      "cq",
-                                                 "qp",  "srq",     "ah", "channel", "mw"};
+  static const std::vector<std::string> kinds = {"cmd", "session", "pd",      "mr", "cq", "qp",
+                                                 "srq", "ah",      "channel", "mw", "dm"};
   return kinds;
 }
 
