@@ -42,6 +42,12 @@ int CheckInitAttr(const Context& context, const ibv_qp_init_attr_ex& attr) {
     return EOPNOTSUPP;
   }
   if (attr.send_cq == nullptr || attr.recv_cq == nullptr) return EINVAL;
+  // Handles are numbers of their context: another's would name some object of this one.
+  const ibv_context* own = &context.vctx.context;
+  if (attr.pd->context != own || attr.send_cq->context != own || attr.recv_cq->context != own ||
+      (attr.srq != nullptr && attr.srq->context != own)) {
+    return EINVAL;
+  }
   const shm::QueryDeviceReply& limits = context.attr;
   const ibv_qp_cap& cap = attr.cap;
   if (cap.max_send_wr > limits.max_qp_wr || cap.max_send_sge > limits.max_sge ||

@@ -329,6 +329,34 @@ TEST_F(Verb_ibv_create_qp, RefusesMoreThanTheDeviceHas) {
   EXPECT_EQ(TryQp(*a, &most), 0) << "what the device advertises must be had";
 }
 
+TEST_F(Verb_ibv_create_qp, RefusesWhatIsAnotherContexts) {
+  a = std::make_unique<Side>(SideOptions{.with_srq = true});
+  b = std::make_unique<Side>(SideOptions{.with_srq = true});  // its handles are the same numbers
+  ibv_qp_init_attr good = {};
+  good.send_cq = a->send_cq;
+  good.recv_cq = a->recv_cq;
+  good.srq = a->srq;
+  good.qp_type = IBV_QPT_RC;
+  good.cap = {4, 0, 1, 0, 0};
+  auto error = [this](ibv_qp_init_attr init) {
+    errno = 0;
+    ibv_qp* qp = ibv_create_qp(a->pd, &init);
+    if (qp == nullptr) return errno;
+    EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    return 0;
+  };
+  EXPECT_EQ(error(good), 0);
+  ibv_qp_init_attr wrong = good;
+  wrong.send_cq = b->send_cq;
+  EXPECT_EQ(error(wrong), EINVAL) << "send CQ";
+  wrong = good;
+  wrong.recv_cq = b->recv_cq;
+  EXPECT_EQ(error(wrong), EINVAL) << "receive CQ";
+  wrong = good;
+  wrong.srq = b->srq;
+  EXPECT_EQ(error(wrong), EINVAL) << "SRQ";
+}
+
 TEST_F(Verb_ibv_create_qp, NumbersAreUniqueOnANic) {
   a = std::make_unique<Side>(SideOptions{});
   std::vector<std::unique_ptr<Side>> sides;
