@@ -378,7 +378,7 @@ bool Generator::FullQueue(const Qp& qp) {
     if (qp.type == IBV_QPT_UD) {
       wr.ah = OfPd(model_.ahs, qp.side, qp.pd);
       if (wr.ah == 0) return false;
-      wr.remote_qp = qp.peer;
+      wr.remote_qp = model_.ahs.at(wr.ah).to_self ? qp.id : qp.peer;
       wr.qkey = kQKey;
     }
     step.wrs.push_back(wr);

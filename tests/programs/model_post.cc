@@ -473,6 +473,8 @@ Model::Verdict Model::ExecuteUd(Qp& qp, const Work& work) {
     out_.is_silent = true;
     return CompleteSend(qp);
   };
+  // A number is of its NIC: on the other one it may be nobody's, or somebody's.
+  if (found != qps.end() && found->second.side != to_side) Open();
   if (found == qps.end() || found->second.side != to_side || !found->second.Receives() ||
       found->second.type != IBV_QPT_UD || found->second.attr.qkey != wr.qkey) {
     return lost();

@@ -208,6 +208,56 @@ TEST_F(ModelTest, UnreliableQueuesLoseWhatNobodyReceives) {
   EXPECT_EQ(model.qps.at(kQp[0]).state, IBV_QPS_SQE);
 }
 
+TEST_F(ModelTest, StepsTogetherHaveNothingToDoWithEachOther) {
+  Make();
+  Connect();
+  Step first = Call(Op::kPostSend, 0, kQp[0]);
+  first.wrs = {Request(IBV_WR_RDMA_WRITE, 8)};
+  first.with_next = true;
+  ASSERT_TRUE(Do(first).applies);
+  EXPECT_FALSE(Do(first).applies) << "the same QP";
+  EXPECT_FALSE(Do(Call(Op::kDestroyQp, 0, kQp[0])).applies) << "no post";
+  model.EndTogether();
+  EXPECT_TRUE(Do(Call(Op::kDestroyQp, 0, kQp[0])).applies);
+}
+
+TEST_F(ModelTest, AnArmedCqTellsOnce) {
+  Make();
+  Connect();
+  Step arm = Call(Op::kNotifyCq, 0, kCq[0]);
+  ASSERT_TRUE(Do(arm).applies);
+  EXPECT_EQ(Post({Request(IBV_WR_RDMA_WRITE, 8), Request(IBV_WR_RDMA_WRITE, 8)}).cq_events.size(),
+            1u);
+  EXPECT_TRUE(Post({Request(IBV_WR_RDMA_WRITE, 8)}).cq_events.empty());
+  arm.to_self = true;  // for what is solicited
+  ASSERT_TRUE(Do(arm).applies);
+  EXPECT_TRUE(Post({Request(IBV_WR_RDMA_WRITE, 8)}).cq_events.empty());
+  Wr bad = Request(IBV_WR_RDMA_WRITE, 8);
+  bad.sges[0].key_flip = 1;
+  EXPECT_EQ(Post({bad}).cq_events.size(), 1u) << "a failure";
+}
+
+TEST_F(ModelTest, WhetherAFlushedBindWasDoneIsOpen) {
+  Make(IBV_QPT_RC, kRemoteAll | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+  Connect();
+  Step alloc = Call(Op::kAllocMw, 0, 20);
+  alloc.pd = kPd[0];
+  alloc.mw_type = IBV_MW_TYPE_2;
+  Do(alloc);
+  Wr bad = Request(IBV_WR_RDMA_WRITE, 8), bind = Request(IBV_WR_BIND_MW, 0);
+  bad.remote_flip = 1;
+  bind.sges.clear();
+  bind.remote = 0;
+  bind.mw = 20;
+  bind.bind_mr = kMr[0];
+  bind.bind_length = 8;
+  EXPECT_EQ(StatusOf(Post({bad, bind}), 1), IBV_WC_WR_FLUSH_ERR);
+  EXPECT_TRUE(model.mws.at(20).is_unclear);
+  EXPECT_FALSE(Do(Call(Op::kDeregMr, 0, kMr[0])).applies);
+  EXPECT_TRUE(Do(Call(Op::kDeallocMw, 0, 20)).applies);
+  EXPECT_EQ(Do(Call(Op::kDeregMr, 0, kMr[0])).error, 0);
+}
+
 TEST(GeneratorTest, ASeedIsAProgram) {
   for (uint64_t seed : {1u, 2u, 77u}) {
     const Program a = Generate(seed, {}), b = Generate(seed, {});
