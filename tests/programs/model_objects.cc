@@ -125,6 +125,9 @@ void Model::Touch(const Range& range, bool writes) {
   for (const Touched& other : touched_before_) {
     if ((writes || other.writes) && range.length != 0 && range.Meets(other.range)) Open();
   }
+  for (const Range& other : out_.unknown) {
+    if (!writes && range.length != 0 && range.Meets(other)) Open();  // it may hold anything
+  }
   touched_now_.push_back({range, writes});
 }
 

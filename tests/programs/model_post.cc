@@ -374,6 +374,7 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
   CheckHazards(work, qp.side, touched);
   const std::vector<uint8_t> data = has_response ? std::vector<uint8_t>() : Gather(qp, work);
   if (IsAtomic(wr.opcode)) {
+    Touch(remote, false);
     uint64_t before = 0;
     const uint8_t* place = memory(remote.side) + remote.offset;
     std::copy(place, place + kAtomicBytes, reinterpret_cast<uint8_t*>(&before));
@@ -429,7 +430,10 @@ Model::Verdict Model::ExecuteUc(Qp& qp, const Work& work) {
   }
   std::deque<Wr>& receives = ReceivesOf(peer);
   if (takes_receive && receives.empty()) {
-    if (!is_send && length != 0) out_.unknown.push_back(remote);
+    if (!is_send && length != 0) {
+      Touch(remote, true);
+      out_.unknown.push_back(remote);
+    }
     return lost();
   }
   if (takes_receive && Overlap(receives.front().sges, peer.side)) Open();
