@@ -516,6 +516,12 @@ Model::Verdict Model::ExecuteUd(Qp& qp, const Work& work) {
     out_.unknown.push_back({peer.side, sge.offset, bytes});
     left -= bytes;
   }
+  // When it arrives only its receive tells: what comes behind it may be sent before.
+  if (peer.side == qp.side) {
+    for (const Sge& to : receives.front().sges) {
+      under_way_.push_back({qp.id, {qp.side, to.offset, to.length}});
+    }
+  }
   CompleteReceive(peer, qp, work, length + kGrhBytes);
   return CompleteSend(qp);
 }
