@@ -20,12 +20,6 @@ SendWork AtomicWrite(RcPair& pair, uint64_t id, MemoryId to, uint64_t value = kV
   return work;
 }
 
-// Loses the n-th PDU (from 0) of an opcode.
-std::function<bool(const Pdu&)> LoseNth(Opcode opcode, int n) {
-  auto count = std::make_shared<int>(0);
-  return [=](const Pdu& pdu) { return pdu.opcode == opcode && (*count)++ == n; };
-}
-
 TEST(RcAtomicWrite, WritesTheWordAndIsAnsweredAsAReadOfNothing) {
   RcPair pair;
   MemoryId to = pair.NewRegion(24, 0xee);

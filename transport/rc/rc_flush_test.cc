@@ -21,12 +21,6 @@ SendWork Flush(RcPair& pair, uint64_t id, MemoryId region, uint64_t length = 8, 
   return work;
 }
 
-// Loses the n-th PDU (from 0) of an opcode.
-std::function<bool(const Pdu&)> LoseNth(Opcode opcode, int n) {
-  auto count = std::make_shared<int>(0);
-  return [=](const Pdu& pdu) { return pdu.opcode == opcode && (*count)++ == n; };
-}
-
 std::function<bool(const Pdu&)> NoteTo(std::vector<Pdu>* seen) {
   return [seen](const Pdu& pdu) {
     seen->push_back(pdu);

@@ -13,12 +13,6 @@ constexpr uint32_t kB = RcPair::kB;
 constexpr bool kSends = true;
 constexpr bool kReceives = false;
 
-// Loses the n-th PDU (from 0) of an opcode.
-std::function<bool(const Pdu&)> LoseNth(Opcode opcode, int n) {
-  auto count = std::make_shared<int>(0);
-  return [=](const Pdu& pdu) { return pdu.opcode == opcode && (*count)++ == n; };
-}
-
 SendWork Write(RcPair& pair, uint64_t id, MemoryId from, MemoryId to) {
   auto length = static_cast<uint32_t>(pair.memory.region(from).bytes.size());
   return pair.Remote(RcPair::Work(id, WrOpcode::kRdmaWrite, {pair.memory.SgeOf(from, 0, length)}),

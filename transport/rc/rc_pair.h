@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,12 @@ struct RcPairOptions {
 
   Psn sq_psn_of(uint32_t side) const { return Psn(sq_psn + side); }
 };
+
+// A drop filter: loses the n-th PDU (from 0) of an opcode.
+inline std::function<bool(const Pdu&)> LoseNth(Opcode opcode, int n) {
+  auto count = std::make_shared<int>(0);
+  return [=](const Pdu& pdu) { return pdu.opcode == opcode && (*count)++ == n; };
+}
 
 class RcPair {
  public:
