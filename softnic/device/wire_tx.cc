@@ -216,8 +216,11 @@ bool DeviceCore::PumpQueue(DeviceQp& qp, TxQueue& queue) {
   return true;
 }
 
-// The QP is reset or destroyed: what it had not sent never is.
+// The QP is reset or destroyed: what it had not sent never is, but for answers that are ready. Its
+// client may have seen what they acknowledge, and nobody is there to repeat them.
 void DeviceCore::DropTx(DeviceQp& qp) {
+  qp.ack_hold.LetGo();
+  PumpQueue(qp, qp.tx_responses);
   for (TxQueue* queue : {&qp.tx_requests, &qp.tx_responses}) {
     while (queue->front() != nullptr) {
       TxPacket* packet = queue->Pop();
