@@ -31,7 +31,8 @@ uint64_t OperationsOf(ibv_qp_type type) {
   constexpr uint64_t kUc = kUd | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
                            IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
   constexpr uint64_t kRc = kUc | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_READ |
-                           IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+                           IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
+                           IBV_QP_EX_WITH_ATOMIC_WRITE | (1u << 11);  // IBV_QP_EX_WITH_FLUSH
   return type == IBV_QPT_RC ? kRc : type == IBV_QPT_UC ? kUc : kUd;
 }
 

@@ -80,7 +80,7 @@ class Executor {
   Key RemoteKey(const Wr& wr) const;
   Actual PostSends(const Step& step);
   Actual PostExtended(const Step& step);
-  void Build(ibv_qp_ex* qp, const ibv_send_wr& wr, bool is_ud);
+  void Build(ibv_qp_ex* qp, const ibv_send_wr& wr, const Wr& of, bool is_ud);
   void DropBinds(const Step& step, int from);
   Actual PostReceives(const Step& step);
 

@@ -7,6 +7,13 @@
 namespace verbena::programs {
 namespace {
 
+// ibv_qp_ex with the pointer that v64 appended.
+struct QpExV64 {
+  ibv_qp_ex ex;
+  void (*wr_flush)(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, size_t len, uint8_t type,
+                   uint8_t level);
+};
+
 template <typename Wr>
 int IndexOf(const std::vector<Wr>& wrs, const Wr* wr) {
   return wr == nullptr ? -1 : static_cast<int>(wr - wrs.data());
@@ -96,10 +103,17 @@ void Executor::DropBinds(const Step& step, int from) {
   }
 }
 
-void Executor::Build(ibv_qp_ex* qp, const ibv_send_wr& wr, bool is_ud) {
+void Executor::Build(ibv_qp_ex* qp, const ibv_send_wr& wr, const Wr& of, bool is_ud) {
   qp->wr_id = wr.wr_id;
   qp->wr_flags = wr.send_flags & ~unsigned{IBV_SEND_INLINE};
+  if (wr.opcode == kWrFlush) {
+    return reinterpret_cast<QpExV64*>(qp)->wr_flush(qp, wr.wr.rdma.rkey, wr.wr.rdma.remote_addr,
+                                                    of.flush_length, of.flush_type, of.flush_level);
+  }
   switch (wr.opcode) {
+    case IBV_WR_ATOMIC_WRITE:
+      return ibv_wr_atomic_write(qp, wr.wr.rdma.rkey, wr.wr.rdma.remote_addr,
+                                 reinterpret_cast<const void*>(wr.sg_list[0].addr));
     case IBV_WR_SEND:
       ibv_wr_send(qp);
       break;
@@ -156,7 +170,7 @@ Actual Executor::PostExtended(const Step& step) {
   ibv_wr_start(qp);
   for (const Wr& wr : step.wrs) {
     std::vector<ibv_sge> sges;
-    Build(qp, ToSendWr(step, wr, &sges), base->qp_type == IBV_QPT_UD);
+    Build(qp, ToSendWr(step, wr, &sges), wr, base->qp_type == IBV_QPT_UD);
   }
   if (step.is_aborted) {
     ibv_wr_abort(qp);

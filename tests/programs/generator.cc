@@ -5,8 +5,8 @@
 namespace verbena::programs {
 namespace {
 
-constexpr uint32_t kRemoteAll =
-    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+constexpr uint32_t kRemoteAll = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                IBV_ACCESS_REMOTE_ATOMIC | kAccessFlushGlobal;
 constexpr uint32_t kAll = kRemoteAll | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
 constexpr uint32_t kQKey = 0x1111'1111;
 constexpr size_t kPairsMax = 5;
@@ -78,7 +78,7 @@ void Generator::Next() {
   } else if (choice < 58) {
     if (!Together()) Traffic();
   } else if (choice < 66) {
-    Window();
+    if (!random_.Percent(10) || !InvalidateRegion()) Window();
   } else if (choice < 78) {
     if (!Repair()) Traffic();
   } else if (choice < 84) {
@@ -94,7 +94,8 @@ void Generator::Next() {
 
 uint32_t Generator::SomeAccess() {
   if (random_.Percent(50)) return kAll;
-  return random_.Below(32) & kAll;
+  if (random_.Percent(2)) return kAll | kAccessFlushPersistent;
+  return random_.Below(512) & kAll;
 }
 
 bool Generator::MakeMr(int side, Id pd) {
@@ -147,7 +148,8 @@ Step Generator::ModifyTo(const Qp& qp, ibv_qp_state state) {
   ibv_qp_attr& attr = step.attr;
   attr.port_num = 1;
   attr.qkey = kQKey;
-  attr.qp_access_flags = random_.Percent(85) ? kRemoteAll : random_.Below(16) & kRemoteAll;
+  attr.qp_access_flags = random_.Percent(85) ? kRemoteAll : random_.Below(512) & kRemoteAll;
+  if (random_.Percent(30)) attr.qp_access_flags |= kAccessFlushPersistent;
   attr.rq_psn = psns_[qp.peer];
   attr.sq_psn = psns_[qp.id];
   // The same at both ends: drawn from the pair's lower number.

@@ -62,6 +62,7 @@ struct Outcome {
   std::vector<Id> cq_events;   // of CQs, in their channel
   std::vector<Range> unknown;  // memory that may hold anything
   std::vector<Id> moved_qps;   // whose state has changed by itself
+  std::vector<Range> flushed;  // what is to be seen there as soon as all has completed
   bool is_silent = false;      // something was lost that nobody is told of
 };
 
@@ -73,6 +74,8 @@ struct Mr {
   int side;
   Id pd;
   uint32_t offset, length, access;
+  bool is_invalidated = false;
+  bool is_unclear = false;  // a flushed invalidation may have been done
 };
 struct Mw {
   int side;
@@ -165,7 +168,8 @@ class Model {
   void Open() { out_.applies = false; }
   void Fail(int error) { out_.error = error; }
   bool InUse(Id pd) const;
-  bool IsPinned(Id mr) const;  // by work that waits
+  // By work that waits, of another QP than `except`.
+  bool IsPinned(Id mr, Id except = 0) const;
 
   bool MayHaveWindows(Id mr) const;
 
@@ -194,7 +198,7 @@ class Model {
   void PostExtended(Qp& qp, const Step& step);
   void PostRecv(const Step& step);
   void BindType1(const Step& step);
-  int CheckPost(const Qp& qp, const Wr& wr) const;
+  int CheckPost(const Qp& qp, const Wr& wr, bool is_extended) const;
   bool MakeWork(const Qp& qp, const Wr& wr, Work* out);
   void Progress();
   Verdict Execute(Qp& qp);
@@ -203,14 +207,22 @@ class Model {
   Verdict ExecuteUd(Qp& qp, const Work& work);
   Verdict ExecuteBind(Qp& qp, const Work& work);
   Verdict ExecuteInvalidate(Qp& qp, const Work& work);
+  Verdict ExecuteFlush(Qp& qp, Qp& peer, const Work& work);
+  bool Invalidate(const Qp& by, const Work& work);
   Verdict ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t length);
   Verdict FailSend(Qp& qp, std::vector<ibv_wc_status> statuses);
   Verdict CompleteSend(Qp& qp);
+  // The peer's side of a request that is refused. IBTA 9.9.3.1: its program hears of it by a
+  // receive that failed, or else by an event.
+  enum class Told { kByEvent, kByReceive, kByEither };
+  Verdict Refuse(Qp& qp, Qp& peer, ibv_wc_status status, ibv_event_type event,
+                 Told told = Told::kByEvent);
   // model_memory.cc
-  bool LocalRangesAllow(const Qp& qp, const std::vector<Sge>& sges, uint32_t access) const;
+  bool LocalRangesAllow(const Qp& qp, const std::vector<Sge>& sges, uint32_t access);
+  // What a remote key opens: its range in the peer's arena, and what addresses count from.
+  bool FindTarget(const Qp& peer, const Work& work, uint32_t access, Range* whole, uint32_t* base);
   // The place of a remote range in the peer's arena; false: the key does not give it.
-  bool Resolve(const Qp& peer, const Work& work, uint32_t length, uint32_t access,
-               Range* out) const;
+  bool Resolve(const Qp& peer, const Work& work, uint32_t length, uint32_t access, Range* out);
   std::vector<uint8_t> Gather(const Qp& qp, const Work& work);
   void Scatter(int side, const std::vector<Sge>& sges, const std::vector<uint8_t>& data);
   void Write(const Range& range, const uint8_t* data);
@@ -218,7 +230,7 @@ class Model {
   void CheckHazards(const Work& work, int side, const std::vector<Range>& remote);
   // Whether a receive is fit for a message of so many bytes.
   enum class Fit { kFits, kTooShort, kBadKey, kUnclear };
-  Fit Judge(const Qp& peer, const Wr& receive, uint32_t length) const;
+  Fit Judge(const Qp& peer, const Wr& receive, uint32_t length);
   void CompleteReceive(Qp& peer, const Qp& from, const Work& work, uint32_t byte_len);
   void FailReceive(Qp& peer, std::vector<ibv_wc_status> statuses);
   void TakenFromSrq(Qp& peer);
@@ -256,6 +268,9 @@ inline bool IsSend(ibv_wr_opcode opcode) {
 }
 inline bool IsAtomic(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+inline bool IsInvalidation(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_LOCAL_INV || opcode == IBV_WR_SEND_WITH_INV;
 }
 // What a transition of ibv_modify_qp takes. False: there is none.
 bool Transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, uint32_t* required,

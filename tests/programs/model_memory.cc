@@ -6,12 +6,14 @@
 namespace verbena::programs {
 
 // IBTA 10.6.3.1. Of no bytes nothing is asked.
-bool Model::LocalRangesAllow(const Qp& qp, const std::vector<Sge>& sges, uint32_t access) const {
+bool Model::LocalRangesAllow(const Qp& qp, const std::vector<Sge>& sges, uint32_t access) {
   for (const Sge& sge : sges) {
     if (sge.length == 0) continue;
     auto found = mrs.find(sge.mr);
     if (found == mrs.end() || sge.key_flip != 0) return false;
     const Mr& mr = found->second;
+    if (mr.is_unclear) Open();
+    if (mr.is_invalidated) return false;  // IBTA 10.6.5: neither key is good
     if (mr.side != qp.side || Protection(mr.pd) != Protection(qp.pd)) return false;
     if ((mr.access & access) != access) return false;
     if (sge.offset < mr.offset || sge.offset + sge.length > mr.offset + mr.length) return false;
@@ -19,32 +21,38 @@ bool Model::LocalRangesAllow(const Qp& qp, const std::vector<Sge>& sges, uint32_
   return true;
 }
 
-bool Model::Resolve(const Qp& peer, const Work& work, uint32_t length, uint32_t access,
-                    Range* out) const {
+bool Model::FindTarget(const Qp& peer, const Work& work, uint32_t access, Range* whole,
+                       uint32_t* base) {
   const Wr& wr = work.wr;
+  *base = 0;
   if (wr.remote_flip != 0) return false;
-  uint32_t first = 0, bytes = 0;
-  uint32_t base = 0;
-  if (auto mr = mrs.find(wr.remote); mr != mrs.end()) {
-    if (mr->second.side != peer.side || Protection(mr->second.pd) != Protection(peer.pd))
-      return false;
-    if ((mr->second.access & access) != access) return false;
-    first = mr->second.offset;
-    bytes = mr->second.length;
-  } else if (auto found = mws.find(wr.remote); found != mws.end()) {
-    const Mw& mw = found->second;
-    if (mw.side != peer.side || Protection(mw.pd) != Protection(peer.pd) || !mw.is_bound)
-      return false;
-    if (work.key_number != mw.live_key || (mw.access & access) != access) return false;
-    if (mw.type == IBV_MW_TYPE_2 && mw.qp != peer.id) return false;  // IBTA 10.6.7.2.3
-    first = mw.offset;
-    bytes = mw.length;
-    if ((mw.access & IBV_ACCESS_ZERO_BASED) != 0) base = mw.offset;
-  } else {
-    return false;
+  if (auto found = mrs.find(wr.remote); found != mrs.end()) {
+    const Mr& mr = found->second;
+    if (mr.is_unclear) Open();
+    if (mr.is_invalidated || mr.side != peer.side) return false;
+    if (Protection(mr.pd) != Protection(peer.pd) || (mr.access & access) != access) return false;
+    *whole = {mr.side, mr.offset, mr.length};
+    return true;
   }
-  const uint64_t start = uint64_t{base} + wr.remote_offset;
-  if (start < first || start + length > uint64_t{first} + bytes) return false;
+  auto found = mws.find(wr.remote);
+  if (found == mws.end()) return false;
+  const Mw& mw = found->second;
+  if (mw.side != peer.side || Protection(mw.pd) != Protection(peer.pd) || !mw.is_bound)
+    return false;
+  if (work.key_number != mw.live_key || (mw.access & access) != access) return false;
+  if (mw.type == IBV_MW_TYPE_2 && mw.qp != peer.id) return false;  // IBTA 10.6.7.2.3
+  *whole = {mw.side, mw.offset, mw.length};
+  if ((mw.access & IBV_ACCESS_ZERO_BASED) != 0) *base = mw.offset;
+  return true;
+}
+
+bool Model::Resolve(const Qp& peer, const Work& work, uint32_t length, uint32_t access,
+                    Range* out) {
+  Range whole;
+  uint32_t base = 0;
+  if (!FindTarget(peer, work, access, &whole, &base)) return false;
+  const uint64_t start = uint64_t{base} + work.wr.remote_offset;
+  if (start < whole.offset || start + length > uint64_t{whole.offset} + whole.length) return false;
   *out = {peer.side, static_cast<uint32_t>(start), length};
   return true;
 }
@@ -72,6 +80,9 @@ void Model::Scatter(int side, const std::vector<Sge>& sges, const std::vector<ui
 void Model::Write(const Range& range, const uint8_t* data) {
   if (range.length == 0) return;
   Touch(range, true);
+  out_.flushed.erase(std::remove_if(out_.flushed.begin(), out_.flushed.end(),
+                                    [&](const Range& other) { return range.Meets(other); }),
+                     out_.flushed.end());
   // What work that waits would send is the program's to keep.
   for (const auto& [id, qp] : qps) {
     if (qp.side != range.side || id == executing_) continue;
@@ -105,7 +116,7 @@ void Model::CheckHazards(const Work& work, int side, const std::vector<Range>& r
   for (const Range& range : remote) check(range);
 }
 
-Model::Fit Model::Judge(const Qp& peer, const Wr& receive, uint32_t length) const {
+Model::Fit Model::Judge(const Qp& peer, const Wr& receive, uint32_t length) {
   const bool fits = LengthOf(receive.sges) >= length;
   if (LocalRangesAllow(peer, receive.sges, IBV_ACCESS_LOCAL_WRITE)) {
     return fits ? Fit::kFits : Fit::kTooShort;

@@ -62,8 +62,9 @@ bool Model::InUse(Id pd) const {
   return uses(mrs) || uses(mws) || uses(srqs) || uses(qps) || uses(ahs);
 }
 
-bool Model::IsPinned(Id mr) const {
+bool Model::IsPinned(Id mr, Id except) const {
   for (const auto& [id, qp] : qps) {
+    if (id == except) continue;
     for (const Work& work : qp.sends) {
       if (work.wr.remote == mr || work.wr.bind_mr == mr || work.wr.mw == mr) return true;
       for (const Sge& sge : work.wr.sges) {
@@ -98,7 +99,7 @@ void Model::BeginStep(const Step& step) {
   // A datagram may go to any QP, and a bind be seen by any.
   if (qp->second.type == IBV_QPT_UD) return Open();
   for (const Wr& wr : step.wrs) {
-    if (wr.mw != 0 || mws.find(wr.remote) != mws.end()) return Open();
+    if (wr.mw != 0 || mws.find(wr.remote) != mws.end() || IsInvalidation(wr.opcode)) return Open();
   }
   auto peer = qps.find(qp->second.peer);
   for (Id id :
@@ -273,6 +274,7 @@ void Model::ApplyObject(const Step& step) {
 void Model::RegMr(const Step& step) {
   if (!Has(pds, step.pd, step.side)) return Open();
   if (!IsAccessGood(step.access)) return Fail(EINVAL);
+  if ((step.access & kAccessFlushPersistent) != 0) return Fail(EOPNOTSUPP);  // docs/known-limits.md
   mrs[step.id] = {step.side, step.pd, step.offset, step.length, step.access};
 }
 
@@ -283,6 +285,7 @@ void Model::ReregMr(const Step& step) {
   for (const auto& [id, mw] : mws) {
     if (mw.is_bound && mw.mr == step.id) return Open();
   }
+  if (mrs.at(step.id).is_invalidated || mrs.at(step.id).is_unclear) return Open();
   if (step.access != 0 && (step.mask & IBV_REREG_MR_CHANGE_ACCESS) == 0) return Fail(EINVAL);
   Mr changed = mrs.at(step.id);
   if ((step.mask & IBV_REREG_MR_CHANGE_PD) != 0) {
@@ -294,6 +297,7 @@ void Model::ReregMr(const Step& step) {
     changed.length = step.length;
   }
   if ((step.mask & IBV_REREG_MR_CHANGE_ACCESS) != 0) {
+    if ((step.access & kAccessFlushPersistent) != 0) return Open();
     if (!IsAccessGood(step.access)) return Fail(EINVAL);
     changed.access = step.access;
   }

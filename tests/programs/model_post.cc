@@ -26,6 +26,7 @@ bool IsOffered(ibv_qp_type type, ibv_wr_opcode opcode) {
 }
 
 ibv_wc_opcode WcOpcode(ibv_wr_opcode opcode) {
+  if (opcode == kWrFlush) return kWcFlush;
   switch (opcode) {
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
@@ -45,6 +46,12 @@ ibv_wc_opcode WcOpcode(ibv_wr_opcode opcode) {
     default:
       return IBV_WC_SEND;
   }
+}
+
+// rdma-core's wr_flush: at least one of two types, one of two levels.
+bool IsFlushGood(const Wr& wr) {
+  return wr.flush_type != 0 && wr.flush_type <= (kFlushGlobal | kFlushPersistent) &&
+         wr.flush_level <= kFlushMr;
 }
 
 uint32_t AccessFor(ibv_wr_opcode opcode) {
@@ -67,7 +74,9 @@ bool Overlap(const std::vector<Sge>& sges, int side) {
 }  // namespace
 
 // What the queue refuses, ibv_post_send(3); 0: it is taken.
-int Model::CheckPost(const Qp& qp, const Wr& wr) const {
+int Model::CheckPost(const Qp& qp, const Wr& wr, bool is_extended) const {
+  // docs/known-limits.md: struct ibv_send_wr can't say it.
+  if (wr.opcode == kWrFlush && (!is_extended || !IsFlushGood(wr))) return EINVAL;
   if (!IsOffered(qp.type, wr.opcode)) return EINVAL;
   if (wr.sges.size() > qp.cap.max_send_sge) return EINVAL;
   const bool is_inline = (wr.flags & IBV_SEND_INLINE) != 0;
@@ -99,9 +108,12 @@ bool Model::MakeWork(const Qp& qp, const Wr& wr, Work* out) {
     out->bind_key = ++mw->second.keys;
   }
   auto window = mws.find(wr.remote);
-  if (wr.opcode == IBV_WR_LOCAL_INV || wr.opcode == IBV_WR_SEND_WITH_INV) {
+  if (IsInvalidation(wr.opcode)) {
     const int side = wr.opcode == IBV_WR_LOCAL_INV ? qp.side : 1 - qp.side;
-    if (window == mws.end() || window->second.side != side) return false;
+    auto region = mrs.find(wr.remote);
+    const bool is_there = window != mws.end() ? window->second.side == side
+                                              : region != mrs.end() && region->second.side == side;
+    if (!is_there) return false;
   }
   if (window != mws.end()) {
     if (window->second.is_unclear) return false;
@@ -134,7 +146,7 @@ void Model::PostSend(const Step& step) {
   }
   for (size_t i = 0; i < step.wrs.size(); ++i) {
     const Wr& wr = step.wrs[i];
-    if (int error = CheckPost(qp, wr); error != 0) {
+    if (int error = CheckPost(qp, wr, false); error != 0) {
       out_.bad_index = static_cast<int>(i);
       Fail(error);
       break;
@@ -158,10 +170,14 @@ void Model::PostExtended(Qp& qp, const Step& step) {
     const bool is_inline = (wr.flags & IBV_SEND_INLINE) != 0;
     if (!IsOffered(qp.type, wr.opcode) || (takes && is_inline)) return Open();
     if (IsAtomic(wr.opcode) && wr.sges.size() != 1) return Open();
-    if (wr.opcode == IBV_WR_ATOMIC_WRITE) return Open();
+    // ibv_wr_atomic_write takes eight bytes, and no flag or length.
+    if (wr.opcode == IBV_WR_ATOMIC_WRITE &&
+        (wr.sges.size() != 1 || LengthOf(wr.sges) != kAtomicBytes || !is_inline)) {
+      return Open();
+    }
     // Of pieces of inline data only the sum counts.
     if (is_inline && wr.sges.size() > qp.cap.max_send_sge) return Open();
-    is_good = is_good && CheckPost(qp, wr) == 0;
+    is_good = is_good && CheckPost(qp, wr, true) == 0;
     Work work;
     if (!MakeWork(qp, wr, &work)) return Open();
     qp.sends.push_back(std::move(work));
@@ -284,18 +300,22 @@ Model::Verdict Model::ExecuteRc(Qp& qp, const Work& work) {
   return ExecuteRemote(qp, peer, work, LengthOf(work.wr.sges));
 }
 
+Model::Verdict Model::Refuse(Qp& qp, Qp& peer, ibv_wc_status status, ibv_event_type event,
+                             Told told) {
+  Establish(peer, false);
+  if (told != Told::kByReceive) {
+    out_.events.push_back({event, peer.id, told == Told::kByEither});
+  }
+  GoError(peer);
+  return FailSend(qp, {status});
+}
+
 // The questions that IBTA 9.7.4.1 asks of a request, in its order.
 Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t length) {
   const Wr& wr = work.wr;
-  // IBTA 9.9.3.1: the peer's program hears of it by a receive that failed, or else by an event.
-  enum class Told { kByEvent, kByReceive, kByEither };
+  if (wr.opcode == kWrFlush) return ExecuteFlush(qp, peer, work);
   auto refuse = [&](ibv_wc_status status, ibv_event_type event, Told told = Told::kByEvent) {
-    Establish(peer, false);
-    if (told != Told::kByReceive) {
-      out_.events.push_back({event, peer.id, told == Told::kByEither});
-    }
-    GoError(peer);
-    return FailSend(qp, {status});
+    return Refuse(qp, peer, status, event, told);
   };
   const bool is_send = IsSend(wr.opcode);
   const bool has_response = wr.opcode == IBV_WR_RDMA_READ || IsAtomic(wr.opcode);
@@ -354,11 +374,8 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
     Open();  // it is taken, and its buffers are not
   }
   if (wr.opcode == IBV_WR_SEND_WITH_INV) {
-    Mw& mw = mws.at(wr.remote);
-    const bool is_good = mw.is_bound && mw.type == IBV_MW_TYPE_2 && mw.qp == peer.id &&
-                         wr.remote_flip == 0 && work.key_number == mw.live_key &&
-                         Protection(mw.pd) == Protection(peer.pd);
-    if (!is_good) {
+    if (!under_way_.empty()) Open();  // what the key let in may come before or after
+    if (!Invalidate(peer, work)) {
       Forget(peer.side, receives.front().sges);
       FailReceive(peer, {IBV_WC_REM_INV_REQ_ERR});
       return refuse(IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR, Told::kByReceive);
@@ -396,7 +413,6 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
     if (needs_key) under_way_.push_back({qp.id, remote});
     for (const Sge& sge : wr.sges) under_way_.push_back({qp.id, {qp.side, sge.offset, sge.length}});
   }
-  if (wr.opcode == IBV_WR_SEND_WITH_INV) mws.at(wr.remote).is_bound = false;
   if (takes_receive) CompleteReceive(peer, qp, work, length);
   const uint32_t psns = PsnsOf(length, qp.attr.path_mtu);
   qp.next_psn = (qp.next_psn + psns) & kPsnMask;

@@ -12,8 +12,8 @@
 namespace verbena::programs {
 namespace {
 
-constexpr uint32_t kRemoteAll =
-    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+constexpr uint32_t kRemoteAll = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                IBV_ACCESS_REMOTE_ATOMIC | kAccessFlushGlobal;
 constexpr Id kPd[] = {1, 2}, kMr[] = {3, 4}, kCq[] = {5, 6}, kQp[] = {7, 8};
 
 // Two QPs; side 0 sends to side 1.
@@ -88,6 +88,19 @@ class ModelTest : public ::testing::Test {
     Step step = Call(Op::kPostSend, 0, kQp[0]);
     step.wrs = std::move(wrs);
     return Do(step);
+  }
+  Outcome PostExtended(std::vector<Wr> wrs) {
+    Step step = Call(Op::kPostSend, 0, kQp[0]);
+    step.wrs = std::move(wrs);
+    step.is_extended = true;
+    model.qps.at(kQp[0]).is_extended = true;
+    return Do(step);
+  }
+  static Wr Flush(uint32_t length) {
+    Wr wr = Request(kWrFlush, 0);
+    wr.sges.clear();
+    wr.flush_length = length;
+    return wr;
   }
   Outcome Receive(uint32_t length) {
     Step step = Call(Op::kPostRecv, 1, kQp[1]);
@@ -256,6 +269,79 @@ TEST_F(ModelTest, WhetherAFlushedBindWasDoneIsOpen) {
   EXPECT_FALSE(Do(Call(Op::kDeregMr, 0, kMr[0])).applies);
   EXPECT_TRUE(Do(Call(Op::kDeallocMw, 0, 20)).applies);
   EXPECT_EQ(Do(Call(Op::kDeregMr, 0, kMr[0])).error, 0);
+}
+
+TEST_F(ModelTest, AFlushTellsThatBytesAreThere) {
+  Make();
+  Connect();
+  EXPECT_EQ(Post({Flush(8)}).error, EINVAL) << "ibv_send_wr can't say it";
+  Outcome outcome = PostExtended({Request(IBV_WR_RDMA_WRITE, 100, 0), Flush(100)});
+  ASSERT_EQ(outcome.completions.size(), 1u);
+  EXPECT_EQ(outcome.completions[0].opcode, kWcFlush);
+  ASSERT_EQ(outcome.flushed.size(), 1u);
+  EXPECT_EQ(outcome.flushed[0].length, 100u);
+  outcome = PostExtended({Flush(100), Request(IBV_WR_RDMA_WRITE, 4)});
+  EXPECT_TRUE(outcome.flushed.empty()) << "they change again";
+  Wr whole = Flush(1);
+  whole.flush_level = kFlushMr;
+  whole.remote_offset = 1u << 30;
+  EXPECT_EQ(PostExtended({whole}).flushed.at(0).length, 8192u);
+  whole.flush_type = 4;
+  EXPECT_TRUE(PostExtended({whole}).any_error);
+}
+
+TEST_F(ModelTest, AFlushNeedsItsRights) {
+  Make();
+  Connect();
+  Wr persistent = Flush(8);
+  persistent.flush_type = kFlushPersistent;
+  EXPECT_EQ(StatusOf(PostExtended({persistent}), 0), IBV_WC_REM_INV_REQ_ERR) << "the QP";
+  EXPECT_EQ(model.qps.at(kQp[1]).state, IBV_QPS_ERR);
+}
+
+TEST_F(ModelTest, AFlushKeepsToRegionsThatAllowIt) {
+  Make(IBV_QPT_RC, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  Connect();
+  EXPECT_EQ(StatusOf(PostExtended({Flush(8)}), 0), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(ModelTest, AFlushEndsWhereItsRegionEnds) {
+  Make();
+  Connect();
+  EXPECT_EQ(StatusOf(PostExtended({Flush(8192)}), 0), IBV_WC_SUCCESS);
+  EXPECT_EQ(StatusOf(PostExtended({Flush(8193)}), 0), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(ModelTest, AnInvalidatedRegionHasNoKeys) {
+  Make();
+  Connect();
+  Receive(64);
+  Wr invalidate = Request(IBV_WR_SEND_WITH_INV, 0);
+  invalidate.sges.clear();
+  const Outcome outcome = Post({invalidate});
+  EXPECT_EQ(StatusOf(outcome, 0), IBV_WC_SUCCESS);
+  EXPECT_EQ(outcome.completions[0].invalidated, kMr[1]);
+  EXPECT_EQ(StatusOf(Post({Request(IBV_WR_RDMA_WRITE, 8)}), 0), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(Do(Call(Op::kDeregMr, 1, kMr[1])).error, 0);
+}
+
+TEST_F(ModelTest, ALocalInvalidationTakesTheLocalKeyToo) {
+  Make();
+  Connect();
+  Wr invalidate = Request(IBV_WR_LOCAL_INV, 0);
+  invalidate.sges.clear();
+  invalidate.remote = kMr[0];
+  EXPECT_EQ(StatusOf(Post({invalidate}), 0), IBV_WC_SUCCESS);
+  EXPECT_EQ(StatusOf(Post({Request(IBV_WR_RDMA_WRITE, 8)}), 0), IBV_WC_LOC_PROT_ERR);
+}
+
+TEST_F(ModelTest, ARegionWithoutRemoteRightsIsLeftOpen) {
+  Make(IBV_QPT_RC, IBV_ACCESS_LOCAL_WRITE);
+  Connect();
+  Wr invalidate = Request(IBV_WR_LOCAL_INV, 0);
+  invalidate.sges.clear();
+  invalidate.remote = kMr[0];
+  EXPECT_FALSE(Post({invalidate}).applies);
 }
 
 TEST(GeneratorTest, ASeedIsAProgram) {

@@ -24,7 +24,8 @@ std::string Access(uint32_t access) {
   } kNames[] = {
       {IBV_ACCESS_LOCAL_WRITE, "LOCAL_WRITE"}, {IBV_ACCESS_REMOTE_WRITE, "REMOTE_WRITE"},
       {IBV_ACCESS_REMOTE_READ, "REMOTE_READ"}, {IBV_ACCESS_REMOTE_ATOMIC, "REMOTE_ATOMIC"},
-      {IBV_ACCESS_MW_BIND, "MW_BIND"},         {IBV_ACCESS_ZERO_BASED, "ZERO_BASED"}};
+      {IBV_ACCESS_MW_BIND, "MW_BIND"},         {IBV_ACCESS_ZERO_BASED, "ZERO_BASED"},
+      {kAccessFlushGlobal, "FLUSH_GLOBAL"},    {kAccessFlushPersistent, "FLUSH_PERSISTENT"}};
   std::string text;
   for (const auto& [bit, name] : kNames) {
     if ((access & bit) != 0) text += (text.empty() ? "" : "|") + std::string(name);
@@ -107,6 +108,9 @@ std::string WrText(const Wr& wr, bool is_receive) {
     text += Format(" compare=%#" PRIx64 " swap=%#" PRIx64, wr.compare_add, wr.swap);
   }
   if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) text += Format(" add=%#" PRIx64, wr.compare_add);
+  if (wr.opcode == kWrFlush) {
+    text += Format(" length=%u type=%u level=%u", wr.flush_length, wr.flush_type, wr.flush_level);
+  }
   if (wr.ah != 0) text += Format(" ah%u qp%u qkey=%#x", wr.ah, wr.remote_qp, wr.qkey);
   if (wr.mw != 0) {
     text += Format(" mw%u to mr%u +%u, %u ", wr.mw, wr.bind_mr, wr.bind_offset, wr.bind_length) +
@@ -196,6 +200,7 @@ std::string CallText(const Step& s) {
 }  // namespace
 
 const char* Name(ibv_wr_opcode opcode) {
+  if (opcode == kWrFlush) return "FLUSH";
   switch (opcode) {
     case IBV_WR_RDMA_WRITE:
       return "RDMA_WRITE";

@@ -18,6 +18,13 @@ namespace verbena::programs {
 using Id = uint32_t;  // of an object; 0: none
 inline constexpr uint32_t kArenaBytes = 32 * 1024;
 
+// What v64's headers have and v44's lack.
+inline constexpr auto kWrFlush = static_cast<ibv_wr_opcode>(14);
+inline constexpr auto kWcFlush = static_cast<ibv_wc_opcode>(8);
+inline constexpr uint32_t kAccessFlushGlobal = 1u << 8, kAccessFlushPersistent = 1u << 9;
+inline constexpr uint8_t kFlushGlobal = 1, kFlushPersistent = 2;  // enum ibv_placement_type
+inline constexpr uint8_t kFlushRange = 0, kFlushMr = 1;           // enum ibv_selectivity_level
+
 enum class Op : uint8_t {
   kAllocPd,
   kParentDomain,  // of `pd`, with a thread domain
@@ -69,6 +76,9 @@ struct Wr {
   uint32_t remote_flip = 0;
   uint32_t key_age = 0;  // of an MW: how many keys ago this one was current
   uint64_t compare_add = 0, swap = 0;
+  // FLUSH.
+  uint32_t flush_length = 0;
+  uint8_t flush_type = kFlushGlobal, flush_level = kFlushRange;
   // UD.
   Id ah = 0, remote_qp = 0;
   uint32_t qkey = 0;

@@ -71,6 +71,7 @@ class Run {
       if (outcome.error == 0) due_.Forget(step.id);
     }
     is_silent_ |= outcome.is_silent;
+    flushed_.insert(flushed_.end(), outcome.flushed.begin(), outcome.flushed.end());
     unknown_.insert(unknown_.end(), outcome.unknown.begin(), outcome.unknown.end());
     moved_.insert(moved_.end(), outcome.moved_qps.begin(), outcome.moved_qps.end());
     model_ = std::move(next);
@@ -81,6 +82,7 @@ class Run {
   // All that is under way comes to its end, and is compared.
   void Settle() {
     AwaitAll();
+    if (result_.is_good) CompareFlushed();
     if (!result_.is_good) return;
     if (is_silent_ || !unknown_.empty() || ++since_barrier_ == kStepsPerBarrier) {
       since_barrier_ = 0;
@@ -103,6 +105,7 @@ class Run {
     is_under_way_ = is_silent_ = false;
     model_.EndTogether();
     unknown_.clear();
+    flushed_.clear();
     moved_.clear();
   }
 
@@ -141,6 +144,19 @@ class Run {
     }
   }
 
+  // A FLUSH has completed: nothing is waited for.
+  void CompareFlushed() {
+    for (const Range& range : flushed_) {
+      bool is_known = true;
+      for (const Range& other : unknown_) is_known &= !range.Meets(other);
+      if (is_known && memcmp(executor_.memory(range.side) + range.offset,
+                             model_.memory(range.side) + range.offset, range.length) != 0) {
+        Wrong("memory of side " + std::to_string(range.side) + " from +" +
+              std::to_string(range.offset) + " has not what was flushed");
+      }
+    }
+  }
+
   // The bytes of a UC WRITE come without being told of.
   void CompareMemory() {
     const auto end = Clock::now() + options_.patience;
@@ -166,7 +182,7 @@ class Run {
   RunResult result_;
   // Of steps that were not waited for yet.
   bool is_under_way_ = false, is_silent_ = false;
-  std::vector<Range> unknown_;
+  std::vector<Range> unknown_, flushed_;
   std::vector<Id> moved_;
   int since_barrier_ = 0;
 };
