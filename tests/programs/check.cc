@@ -155,6 +155,10 @@ std::string CheckCall(const Step& step, const Outcome& outcome, const Actual& ac
     case Op::kResizeCq:
     case Op::kCreateSrq:
       return actual.entries >= step.entries ? "" : "less than was asked for";
+    case Op::kModifySrq:
+      return (step.mask & IBV_SRQ_MAX_WR) == 0 || actual.entries >= step.entries
+                 ? ""
+                 : "less than was asked for";
     case Op::kCreateQp: {
       const ibv_qp_cap &got = actual.cap, &asked = step.cap;
       const bool has_rq = step.srq == 0;

@@ -1,7 +1,6 @@
 #include "tests/programs/executor.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -40,14 +39,6 @@ template <typename Map>
 typename Map::mapped_type Find(const Map& map, Id id) {
   auto found = map.find(id);
   return found == map.end() ? typename Map::mapped_type{} : found->second;
-}
-
-template <typename Map, typename Pointer>
-Id IdOf(const Map& map, Pointer object) {
-  for (const auto& [id, other] : map) {
-    if (other == object) return id;
-  }
-  return 0;
 }
 
 }  // namespace
@@ -149,49 +140,6 @@ bool Executor::Barrier() {
   return true;
 }
 
-void Executor::Poll(std::vector<SeenCompletion>* completions, std::vector<SeenEvent>* events,
-                    std::vector<Id>* cq_events) {
-  for (const auto& [id, cq] : cqs_) {
-    ibv_wc wc = {};
-    while (ibv_poll_cq(cq, 1, &wc) == 1) {
-      SeenCompletion seen;
-      seen.cq = id;
-      seen.wc = wc;
-      for (const auto& [qp_id, qp] : qps_) {
-        if (qp->qp_num == wc.qp_num && (qp->send_cq == cq || qp->recv_cq == cq)) seen.qp = qp_id;
-      }
-      completions->push_back(seen);
-    }
-  }
-  for (const Side& s : sides_) {
-    pollfd channel = {s.channel->fd, POLLIN, 0};
-    while (poll(&channel, 1, 0) == 1) {
-      ibv_cq* cq = nullptr;
-      void* cq_context = nullptr;
-      if (ibv_get_cq_event(s.channel, &cq, &cq_context) != 0) break;
-      ibv_ack_cq_events(cq, 1);
-      cq_events->push_back(IdOf(cqs_, cq));
-    }
-    pollfd fd = {s.context->async_fd, POLLIN, 0};
-    while (poll(&fd, 1, 0) == 1) {
-      ibv_async_event event = {};
-      if (ibv_get_async_event(s.context, &event) != 0) break;
-      SeenEvent seen;
-      seen.type = event.event_type;
-      if (event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED ||
-          event.event_type == IBV_EVENT_SRQ_ERR) {
-        seen.object = IdOf(srqs_, event.element.srq);
-      } else if (event.event_type == IBV_EVENT_CQ_ERR) {
-        seen.object = IdOf(cqs_, event.element.cq);
-      } else {
-        seen.object = IdOf(qps_, event.element.qp);
-      }
-      ibv_ack_async_event(&event);
-      events->push_back(seen);
-    }
-  }
-}
-
 uint32_t Executor::QpnOf(Id qp) const { return Find(qpns_, qp); }
 
 ibv_qp_state Executor::QueryState(Id qp) {
@@ -235,6 +183,9 @@ Actual Executor::Run(const Step& step) {
     case Op::kModifySrq: {
       ibv_srq_attr attr = {step.entries, 0, step.limit};
       actual.error = ibv_modify_srq(srqs_.at(step.id), &attr, static_cast<int>(step.mask));
+      // What it got instead, only a query tells.
+      if (actual.error == 0) actual.error = ibv_query_srq(srqs_.at(step.id), &actual.srq);
+      actual.entries = actual.srq.max_wr;
       return actual;
     }
     case Op::kQuerySrq:
@@ -312,10 +263,12 @@ Actual Executor::Make(const Step& step) {
       if (step.is_extended) {
         ibv_cq_init_attr_ex init = {};
         init.cqe = step.entries;
-        init.wc_flags = IBV_WC_STANDARD_FLAGS;
+        init.wc_flags = uint64_t{IBV_WC_STANDARD_FLAGS} | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+                        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
         init.channel = sides_[step.side].channel;
         ibv_cq_ex* extended = ibv_create_cq_ex(context, &init);
         cq = extended != nullptr ? ibv_cq_ex_to_cq(extended) : nullptr;
+        if (cq != nullptr) extended_cqs_[step.id] = extended;
       } else {
         cq = ibv_create_cq(context, static_cast<int>(step.entries), nullptr,
                            sides_[step.side].channel, 0);
@@ -400,6 +353,7 @@ Actual Executor::Destroy(const Step& step) {
       break;
     case Op::kDestroyCq:
       end(cqs_, ibv_destroy_cq);
+      if (actual.error == 0) extended_cqs_.erase(step.id);
       break;
     case Op::kDestroySrq:
       end(srqs_, ibv_destroy_srq);
@@ -453,6 +407,7 @@ std::string Executor::Clear() {
   clear("ibv_dereg_mr", mrs_, ibv_dereg_mr);
   clear("ibv_dealloc_pd", pds_, ibv_dealloc_pd);
   clear("ibv_dealloc_td", tds_, ibv_dealloc_td);
+  extended_cqs_.clear();
   qpns_.clear();
   lkeys_.clear();
   rkeys_.clear();

@@ -69,6 +69,9 @@ class Executor {
   };
 
   void OpenSide(int side);
+  void PollCq(Id id, ibv_cq* cq, std::vector<SeenCompletion>* completions);
+  void PollExtended(Id id, ibv_cq_ex* cq, std::vector<SeenCompletion>* completions);
+  SeenCompletion Seen(Id cq, const ibv_wc& wc) const;
   void ConnectBarrier(int side);
   ibv_qp_attr Attributes(const Step& step) const;
   Actual Make(const Step& step);
@@ -90,6 +93,8 @@ class Executor {
   std::map<Id, ibv_mr*> mrs_;
   std::map<Id, ibv_mw*> mws_;
   std::map<Id, ibv_cq*> cqs_;
+  std::map<Id, ibv_cq_ex*> extended_cqs_;  // of those
+  uint64_t polls_ = 0;
   std::map<Id, ibv_srq*> srqs_;
   std::map<Id, ibv_qp*> qps_;
   std::map<Id, ibv_ah*> ahs_;

@@ -316,8 +316,10 @@ bool Generator::ChangeSomething() {
     case 0: {
       Step step = New(Op::kModifySrq, side);
       step.id = AnyOf(model_.srqs, side);
-      step.mask = IBV_SRQ_LIMIT;
+      step.mask = random_.Percent(50) ? uint32_t{IBV_SRQ_LIMIT} : random_.Between(1, 3);
       step.limit = random_.Below(random_.Percent(20) ? 64 : 6);
+      step.entries = random_.Percent(80) ? 4u << random_.Below(5) : random_.Below(8);
+      if (random_.Percent(3)) step.entries = 1u << 30;
       return Add(step);
     }
     case 1: {

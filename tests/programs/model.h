@@ -255,6 +255,7 @@ inline uint32_t PsnsOf(uint32_t length, ibv_mtu mtu) {
   const uint32_t bytes = 128u << mtu;
   return length == 0 ? 1 : (length + bytes - 1) / bytes;
 }
+bool Overlap(const std::vector<Sge>& sges, int side);
 inline uint32_t LengthOf(const std::vector<Sge>& sges) {
   uint32_t length = 0;
   for (const Sge& sge : sges) length += sge.length;

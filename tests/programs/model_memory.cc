@@ -5,6 +5,18 @@
 
 namespace verbena::programs {
 
+bool Overlap(const std::vector<Sge>& sges, int side) {
+  for (size_t i = 0; i < sges.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (Range{side, sges[i].offset, sges[i].length}.Meets(
+              {side, sges[j].offset, sges[j].length})) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 // IBTA 10.6.3.1. Of no bytes nothing is asked.
 bool Model::LocalRangesAllow(const Qp& qp, const std::vector<Sge>& sges, uint32_t access) {
   for (const Sge& sge : sges) {

@@ -307,11 +307,18 @@ void Model::ReregMr(const Step& step) {
 void Model::ModifySrq(const Step& step) {
   if (!Has(srqs, step.id, step.side)) return Open();
   Srq& srq = srqs.at(step.id);
-  if (step.mask != IBV_SRQ_LIMIT) return Open();
-  if (step.limit > srq.max_wr) return Fail(EINVAL);
-  // ibv_modify_srq(3) tells of falling below; not of being there already.
-  if (srq.receives.size() < step.limit) return Open();
-  srq.limit = step.limit;
+  constexpr uint32_t kTooMany = 1u << 28;  // of any device
+  if (step.mask == 0 || (step.mask & ~uint32_t{IBV_SRQ_LIMIT | IBV_SRQ_MAX_WR}) != 0) return Open();
+  const uint32_t max_wr = (step.mask & IBV_SRQ_MAX_WR) != 0 ? step.entries : srq.max_wr;
+  const uint32_t limit = (step.mask & IBV_SRQ_LIMIT) != 0 ? step.limit : srq.limit;
+  // ibv_modify_srq(3), docs/errors.md: nothing changes.
+  if (max_wr == 0 || max_wr > kTooMany || srq.receives.size() > max_wr || limit > max_wr) {
+    return Fail(EINVAL);
+  }
+  // It tells of falling below; not of being there already.
+  if ((step.mask & IBV_SRQ_LIMIT) != 0 && srq.receives.size() < limit) return Open();
+  srq.max_wr = max_wr;
+  srq.limit = limit;
 }
 
 void Model::CreateQp(const Step& step) {

@@ -335,6 +335,34 @@ TEST_F(ModelTest, ALocalInvalidationTakesTheLocalKeyToo) {
   EXPECT_EQ(StatusOf(Post({Request(IBV_WR_RDMA_WRITE, 8)}), 0), IBV_WC_LOC_PROT_ERR);
 }
 
+TEST_F(ModelTest, AnSrqIsResizedToWhatItHolds) {
+  Make();
+  Step srq = Call(Op::kCreateSrq, 0, 30);
+  srq.pd = kPd[0];
+  srq.entries = 8;
+  srq.cap.max_recv_sge = 1;
+  Do(srq);
+  Step post = Call(Op::kPostSrqRecv, 0, 30);
+  post.wrs.resize(6);
+  EXPECT_EQ(Do(post).error, 0);
+  Step modify = Call(Op::kModifySrq, 0, 30);
+  modify.mask = IBV_SRQ_MAX_WR;
+  for (uint32_t entries : {0u, 5u, 1u << 30}) {
+    modify.entries = entries;
+    EXPECT_EQ(Do(modify).error, EINVAL) << entries;
+  }
+  modify.entries = 6;
+  EXPECT_EQ(Do(modify).error, 0);
+  const Outcome full = Do(post);
+  EXPECT_EQ(full.error, ENOMEM);
+  EXPECT_EQ(full.bad_index, 0);
+  modify.mask |= IBV_SRQ_LIMIT;
+  modify.entries = 20;
+  modify.limit = 21;
+  EXPECT_EQ(Do(modify).error, EINVAL) << "a limit beyond it";
+  EXPECT_EQ(model.srqs.at(30).max_wr, 6u);
+}
+
 TEST_F(ModelTest, ARegionWithoutRemoteRightsIsLeftOpen) {
   Make(IBV_QPT_RC, IBV_ACCESS_LOCAL_WRITE);
   Connect();

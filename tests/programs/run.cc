@@ -111,7 +111,8 @@ class Run {
 
   static void Learn(const Step& step, const Actual& actual, Model* model) {
     if (step.op == Op::kCreateQp) model->LearnCap(step.id, actual.cap);
-    if (step.op == Op::kCreateSrq || step.op == Op::kCreateCq || step.op == Op::kResizeCq) {
+    if (step.op == Op::kCreateSrq || step.op == Op::kCreateCq || step.op == Op::kResizeCq ||
+        (step.op == Op::kModifySrq && (step.mask & IBV_SRQ_MAX_WR) != 0)) {
       model->LearnEntries(step.id, actual.entries);
     }
   }
