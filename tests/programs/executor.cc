@@ -69,7 +69,10 @@ void Executor::OpenSide(int side) {
   init.cap = {16, 16, 1, 1, 0};
   init.qp_type = IBV_QPT_RC;
   s.qp = s.pd != nullptr && s.cq != nullptr ? ibv_create_qp(s.pd, &init) : nullptr;
-  if (p == MAP_FAILED || s.qp == nullptr || s.channel == nullptr ||
+  ibv_alloc_dm_attr dm_attr = {};
+  dm_attr.length = kDmBytes;
+  s.dm = ibv_alloc_dm(s.context, &dm_attr);
+  if (p == MAP_FAILED || s.dm == nullptr || s.qp == nullptr || s.channel == nullptr ||
       ibv_query_gid(s.context, 1, kGidIndex, &s.gid) != 0 ||
       fcntl(s.context->async_fd, F_SETFL, flags | O_NONBLOCK) != 0) {
     throw std::runtime_error("a side can't be made");
@@ -106,8 +109,26 @@ Executor::~Executor() {
     if (s.cq != nullptr) ibv_destroy_cq(s.cq);
     if (s.pd != nullptr) ibv_dealloc_pd(s.pd);
     if (s.channel != nullptr) ibv_destroy_comp_channel(s.channel);
+    if (s.dm != nullptr) ibv_free_dm(s.dm);
     if (s.context != nullptr) ibv_close_device(s.context);
     if (s.arena != nullptr) munmap(s.arena, kArenaBytes);
+  }
+}
+
+const uint8_t* Executor::memory(int arena) {
+  if (arena < 2) return sides_[arena].arena;
+  Side& s = sides_[arena - 2];
+  if (ibv_memcpy_from_dm(s.dm_copy.data(), s.dm, 0, kDmBytes) != 0) {
+    throw std::runtime_error("device memory can't be read");
+  }
+  return s.dm_copy.data();
+}
+
+void Executor::SetMemory(int arena, const uint8_t* bytes) {
+  if (arena < 2) {
+    memcpy(sides_[arena].arena, bytes, kArenaBytes);
+  } else if (ibv_memcpy_to_dm(sides_[arena - 2].dm, 0, bytes, kDmBytes) != 0) {
+    throw std::runtime_error("device memory can't be written");
   }
 }
 
@@ -251,6 +272,22 @@ Actual Executor::Make(const Step& step) {
       if (!keep(mrs_, mr)) break;
       lkeys_[step.id] = mr->lkey;
       rkeys_[step.id] = {{mr->rkey, false}};
+      break;
+    }
+    case Op::kAllocNullMr: {
+      ibv_mr* mr = ibv_alloc_null_mr(pds_.at(step.pd));
+      if (!keep(mrs_, mr)) break;
+      lkeys_[step.id] = mr->lkey;
+      rkeys_[step.id] = {{mr->rkey, false}};
+      break;
+    }
+    case Op::kRegDmMr: {
+      ibv_mr* mr = ibv_reg_dm_mr(pds_.at(step.pd), sides_[step.side].dm, step.offset, step.length,
+                                 step.access);
+      if (!keep(mrs_, mr)) break;
+      lkeys_[step.id] = mr->lkey;
+      rkeys_[step.id] = {{mr->rkey, true}};
+      device_offsets_[step.id] = step.offset;
       break;
     }
     case Op::kAllocMw: {
@@ -410,6 +447,7 @@ std::string Executor::Clear() {
   extended_cqs_.clear();
   qpns_.clear();
   lkeys_.clear();
+  device_offsets_.clear();
   rkeys_.clear();
   return wrong;
 }

@@ -21,13 +21,18 @@ int IndexOf(const std::vector<Wr>& wrs, const Wr* wr) {
 
 }  // namespace
 
-std::vector<ibv_sge> Executor::ToSges(int side, const std::vector<Sge>& sges) const {
+std::vector<ibv_sge> Executor::ToSges(int side, const std::vector<Sge>& sges,
+                                      bool is_inline) const {
   std::vector<ibv_sge> list;
   for (const Sge& sge : sges) {
     auto key = lkeys_.find(sge.mr);
     const uint32_t lkey = key == lkeys_.end() ? 0 : key->second;
-    list.push_back({reinterpret_cast<uint64_t>(sides_[side].arena) + sge.offset, sge.length,
-                    lkey ^ sge.key_flip});
+    uint64_t address = reinterpret_cast<uint64_t>(sides_[side].arena) + sge.offset;
+    auto device = device_offsets_.find(sge.mr);
+    // Inline data are the program's own bytes, whatever the key says.
+    if (device != device_offsets_.end() && !is_inline)
+      address = uint64_t{sge.offset} - device->second;
+    list.push_back({address, sge.length, lkey ^ sge.key_flip});
   }
   return list;
 }
@@ -49,7 +54,7 @@ Executor::Key Executor::RemoteKey(const Wr& wr) const {
 
 ibv_send_wr Executor::ToSendWr(const Step& step, const Wr& wr, std::vector<ibv_sge>* sges) {
   ibv_send_wr out = {};
-  *sges = ToSges(step.side, wr.sges);
+  *sges = ToSges(step.side, wr.sges, (wr.flags & IBV_SEND_INLINE) != 0);
   out.wr_id = wr.wr_id;
   out.sg_list = sges->data();
   out.num_sge = static_cast<int>(sges->size());

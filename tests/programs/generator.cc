@@ -51,6 +51,7 @@ void Generator::SetStage() {
     mr.access = kAll;
     Add(mr);
     MakeMr(side, pd.id);
+    if (random_.Percent(40)) MakeOddMr(side, pd.id);
     if (random_.Percent(50)) {  // what belongs to somebody else
       Step other_pd = New(Op::kAllocPd, side);
       Add(other_pd);
@@ -107,6 +108,25 @@ bool Generator::MakeMr(int side, Id pd) {
   if ((mr.access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0 &&
       random_.Percent(90)) {
     mr.access |= IBV_ACCESS_LOCAL_WRITE;
+  }
+  return Add(mr);
+}
+
+// Of no memory, or of the device's.
+bool Generator::MakeOddMr(int side, Id pd) {
+  Step mr = New(random_.Percent(30) ? Op::kAllocNullMr : Op::kRegDmMr, side);
+  mr.pd = pd;
+  if (mr.op == Op::kAllocNullMr) return Add(mr);
+  mr.offset = random_.Below(kDmBytes / 8) * 4;
+  mr.length = random_.Between(1, (kDmBytes - mr.offset) / 4) * 4;
+  mr.access = (SomeAccess() & ~uint32_t{IBV_ACCESS_MW_BIND}) | IBV_ACCESS_ZERO_BASED;
+  if (random_.Percent(80)) mr.access |= IBV_ACCESS_LOCAL_WRITE;
+  if (random_.Percent(5)) {
+    mr.access &= ~uint32_t{IBV_ACCESS_ZERO_BASED};
+    mr.wrong = "not zero-based";
+  } else if (random_.Percent(5)) {
+    mr.length += kDmBytes;
+    mr.wrong = "beyond the device memory";
   }
   return Add(mr);
 }
@@ -246,7 +266,9 @@ bool Generator::RandomModify() {
 bool Generator::MakeSomething() {
   const int side = static_cast<int>(random_.Below(2));
   const Id pd = AnyOf(model_.pds, side);
-  switch (random_.Below(8)) {
+  switch (random_.Below(9)) {
+    case 8:
+      return MakeOddMr(side, pd);
     case 0:
       return Add(New(Op::kAllocPd, side));
     case 1: {

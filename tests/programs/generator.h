@@ -31,6 +31,7 @@ class Generator {
   void Next();
   // generator.cc: objects and states
   bool MakeMr(int side, Id pd);
+  bool MakeOddMr(int side, Id pd);
   bool MakePair();
   bool MakeSomething();
   bool DestroySomething();

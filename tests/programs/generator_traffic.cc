@@ -18,6 +18,9 @@ std::vector<Id> OfSide(const Map& map, int side) {
   return ids;
 }
 
+// The address a peer begins with.
+uint32_t FirstOf(const Mr& mr) { return mr.kind == Mr::kDevice ? 0 : mr.offset; }
+
 }  // namespace
 
 uint32_t Generator::SomeLength() {
@@ -90,7 +93,7 @@ bool Generator::DrawRemote(const Qp& qp, uint32_t length, uint32_t access, uint3
   for (const auto& [id, mr] : model_.mrs) {
     if (mr.side == peer.side && model_.Protection(mr.pd) == model_.Protection(peer.pd) &&
         (mr.access & access) == access) {
-      fit.push_back({id, mr.offset, mr.length});
+      fit.push_back({id, FirstOf(mr), mr.length});
     }
   }
   for (const auto& [id, mw] : model_.mws) {
@@ -207,7 +210,7 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
   const bool has_sge = !wr->sges.empty() && wr->sges[0].length != 0;
   const bool is_inline = (wr->flags & IBV_SEND_INLINE) != 0;
   const uint32_t bytes_there = wr->opcode == kWrFlush ? wr->flush_length : LengthOf(wr->sges);
-  switch (random_.Below(17)) {
+  switch (random_.Below(20)) {
     case 0:
       if (!has_sge || is_inline) return nullptr;
       wr->sges[0].key_flip = 1u << random_.Below(8);
@@ -248,11 +251,11 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
       auto mr = model_.mrs.find(wr->remote);
       if (mr == model_.mrs.end()) return nullptr;
       const Mr& of = mr->second;
-      if (random_.Percent(50) && of.offset > 0) {
+      if (random_.Percent(50) && FirstOf(of) > 0) {
         wr->remote_offset = of.offset - 1;
         return "one byte before the remote region";
       }
-      wr->remote_offset = of.offset + of.length - bytes_there + 1;
+      wr->remote_offset = FirstOf(of) + of.length - bytes_there + 1;
       return "one byte beyond the remote region";
     }
     case 8:
@@ -262,7 +265,7 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
       wr->key_age = 0;
       if (wr->remote == 0) return nullptr;
       if (const Mr& mr = model_.mrs.at(wr->remote); mr.length >= bytes_there) {
-        wr->remote_offset = mr.offset + random_.Below(mr.length - bytes_there + 1);
+        wr->remote_offset = FirstOf(mr) + random_.Below(mr.length - bytes_there + 1);
         if (IsAtomic(wr->opcode)) wr->remote_offset &= ~7u;
       }
       return "another region's rkey";
@@ -302,6 +305,24 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
       wr->flush_type = static_cast<uint8_t>(random_.Below(5));
       if (random_.Percent(20)) wr->flush_level = static_cast<uint8_t>(random_.Below(4));
       return "type or level, perhaps";
+    case 16:
+    case 17: {
+      if (is_inline || IsAtomic(wr->opcode) || wr->opcode == kWrFlush) return nullptr;
+      for (Sge& sge : wr->sges) {
+        sge.length = 0;
+        sge.key_flip = 1u << random_.Below(8);
+      }
+      wr->remote_flip = 1u << random_.Below(8);
+      wr->remote_offset += kArenaBytes;
+      return "no bytes, of wrong keys";
+    }
+    case 18: {
+      if (is_inline || IsAtomic(wr->opcode) || wr->sges.size() >= qp.cap.max_send_sge) {
+        return nullptr;
+      }
+      wr->sges.insert(wr->sges.begin(), {AnyOf(model_.mrs, qp.side), 64, 0, 1});
+      return "an SGE of no bytes with a wrong key";
+    }
     default:
       if (qp.type != IBV_QPT_UD) return nullptr;
       if (random_.Percent(50)) {

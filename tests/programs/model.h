@@ -44,7 +44,7 @@ struct Event {
 };
 
 struct Range {
-  int side = 0;
+  int side = 0;  // or the device memory of one: side + 2
   uint32_t offset = 0, length = 0;
   bool Meets(const Range& other) const {
     return side == other.side && offset < other.offset + other.length &&
@@ -74,6 +74,7 @@ struct Mr {
   int side;
   Id pd;
   uint32_t offset, length, access;
+  enum Kind { kMemory, kNull, kDevice } kind = kMemory;
   bool is_invalidated = false;
   bool is_unclear = false;  // a flushed invalidation may have been done
 };
@@ -147,7 +148,7 @@ class Model {
   uint8_t* memory(int side) { return arenas_[side].data(); }
   const uint8_t* memory(int side) const { return arenas_[side].data(); }
   // What a program's memory holds at first.
-  static void Fill(uint64_t seed, int side, uint8_t* arena);
+  static void Fill(uint64_t seed, int arena, uint8_t* bytes);
 
   // The base of a parent domain, or the PD itself.
   Id Protection(Id pd) const;
@@ -218,6 +219,9 @@ class Model {
   Verdict Refuse(Qp& qp, Qp& peer, ibv_wc_status status, ibv_event_type event,
                  Told told = Told::kByEvent);
   // model_memory.cc
+  // Where an SGE's bytes are; of no length: nowhere, they are of a null MR.
+  Range Place(int side, const Sge& sge) const;
+  bool Overlap(const std::vector<Sge>& sges, int side) const;
   bool LocalRangesAllow(const Qp& qp, const std::vector<Sge>& sges, uint32_t access);
   // What a remote key opens: its range in the peer's arena, and what addresses count from.
   bool FindTarget(const Qp& peer, const Work& work, uint32_t access, Range* whole, uint32_t* base);
@@ -237,7 +241,7 @@ class Model {
   void Establish(Qp& peer, bool is_sure);
 
   Outcome out_;
-  std::array<std::vector<uint8_t>, 2> arenas_;
+  std::array<std::vector<uint8_t>, kArenas> arenas_;
   struct Touched {
     Range range;
     bool writes;
@@ -255,7 +259,6 @@ inline uint32_t PsnsOf(uint32_t length, ibv_mtu mtu) {
   const uint32_t bytes = 128u << mtu;
   return length == 0 ? 1 : (length + bytes - 1) / bytes;
 }
-bool Overlap(const std::vector<Sge>& sges, int side);
 inline uint32_t LengthOf(const std::vector<Sge>& sges) {
   uint32_t length = 0;
   for (const Sge& sge : sges) length += sge.length;

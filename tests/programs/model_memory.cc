@@ -5,13 +5,17 @@
 
 namespace verbena::programs {
 
-bool Overlap(const std::vector<Sge>& sges, int side) {
+Range Model::Place(int side, const Sge& sge) const {
+  auto mr = mrs.find(sge.mr);
+  if (mr == mrs.end() || mr->second.kind == Mr::kMemory) return {side, sge.offset, sge.length};
+  return {side + 2, sge.offset, mr->second.kind == Mr::kNull ? 0 : sge.length};
+}
+
+bool Model::Overlap(const std::vector<Sge>& sges, int side) const {
   for (size_t i = 0; i < sges.size(); ++i) {
+    const Range range = Place(side, sges[i]);
     for (size_t j = 0; j < i; ++j) {
-      if (Range{side, sges[i].offset, sges[i].length}.Meets(
-              {side, sges[j].offset, sges[j].length})) {
-        return true;
-      }
+      if (range.length != 0 && range.Meets(Place(side, sges[j]))) return true;
     }
   }
   return false;
@@ -27,6 +31,7 @@ bool Model::LocalRangesAllow(const Qp& qp, const std::vector<Sge>& sges, uint32_
     if (mr.is_unclear) Open();
     if (mr.is_invalidated) return false;  // IBTA 10.6.5: neither key is good
     if (mr.side != qp.side || Protection(mr.pd) != Protection(qp.pd)) return false;
+    if (mr.kind == Mr::kNull) continue;  // ibv_alloc_null_mr(3): of the maximum length
     if ((mr.access & access) != access) return false;
     if (sge.offset < mr.offset || sge.offset + sge.length > mr.offset + mr.length) return false;
   }
@@ -43,7 +48,9 @@ bool Model::FindTarget(const Qp& peer, const Work& work, uint32_t access, Range*
     if (mr.is_unclear) Open();
     if (mr.is_invalidated || mr.side != peer.side) return false;
     if (Protection(mr.pd) != Protection(peer.pd) || (mr.access & access) != access) return false;
-    *whole = {mr.side, mr.offset, mr.length};
+    if (mr.kind == Mr::kNull) return false;  // it has none
+    *whole = {mr.kind == Mr::kDevice ? mr.side + 2 : mr.side, mr.offset, mr.length};
+    if (mr.kind == Mr::kDevice) *base = mr.offset;  // ibv_reg_dm_mr(3): zero-based
     return true;
   }
   auto found = mws.find(wr.remote);
@@ -65,7 +72,7 @@ bool Model::Resolve(const Qp& peer, const Work& work, uint32_t length, uint32_t 
   if (!FindTarget(peer, work, access, &whole, &base)) return false;
   const uint64_t start = uint64_t{base} + work.wr.remote_offset;
   if (start < whole.offset || start + length > uint64_t{whole.offset} + whole.length) return false;
-  *out = {peer.side, static_cast<uint32_t>(start), length};
+  *out = {whole.side, static_cast<uint32_t>(start), length};
   return true;
 }
 
@@ -73,9 +80,11 @@ std::vector<uint8_t> Model::Gather(const Qp& qp, const Work& work) {
   if ((work.wr.flags & IBV_SEND_INLINE) != 0) return work.inline_data;
   std::vector<uint8_t> data;
   for (const Sge& sge : work.wr.sges) {
-    Touch({qp.side, sge.offset, sge.length}, false);
-    const uint8_t* from = memory(qp.side) + sge.offset;
-    data.insert(data.end(), from, from + sge.length);
+    const Range range = Place(qp.side, sge);
+    Touch(range, false);
+    const uint8_t* from = memory(range.side) + range.offset;
+    data.insert(data.end(), from, from + range.length);
+    data.resize(data.size() + sge.length - range.length);  // of a null MR: zeros
   }
   return data;
 }
@@ -84,7 +93,9 @@ void Model::Scatter(int side, const std::vector<Sge>& sges, const std::vector<ui
   uint32_t done = 0;
   for (const Sge& sge : sges) {
     const uint32_t bytes = std::min(sge.length, static_cast<uint32_t>(data.size()) - done);
-    Write({side, sge.offset, bytes}, data.data() + done);
+    Range range = Place(side, sge);
+    range.length = std::min(range.length, bytes);
+    Write(range, data.data() + done);
     done += bytes;
   }
 }
@@ -97,10 +108,10 @@ void Model::Write(const Range& range, const uint8_t* data) {
                      out_.flushed.end());
   // What work that waits would send is the program's to keep.
   for (const auto& [id, qp] : qps) {
-    if (qp.side != range.side || id == executing_) continue;
+    if (id == executing_) continue;
     for (const Work& work : qp.sends) {
       for (const Sge& sge : work.wr.sges) {
-        if (range.Meets({qp.side, sge.offset, sge.length})) Open();
+        if (range.Meets(Place(qp.side, sge))) Open();
       }
     }
   }
@@ -109,8 +120,8 @@ void Model::Write(const Range& range, const uint8_t* data) {
 
 void Model::Forget(int side, const std::vector<Sge>& sges) {
   for (const Sge& sge : sges) {
-    Touch({side, sge.offset, sge.length}, true);
-    out_.unknown.push_back({side, sge.offset, sge.length});
+    Touch(Place(side, sge), true);
+    out_.unknown.push_back(Place(side, sge));
   }
 }
 
@@ -123,7 +134,7 @@ void Model::CheckHazards(const Work& work, int side, const std::vector<Range>& r
     }
   };
   if ((work.wr.flags & IBV_SEND_INLINE) == 0) {
-    for (const Sge& sge : work.wr.sges) check({side, sge.offset, sge.length});
+    for (const Sge& sge : work.wr.sges) check(Place(side, sge));
   }
   for (const Range& range : remote) check(range);
 }

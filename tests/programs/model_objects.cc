@@ -24,15 +24,15 @@ bool Has(const Map& map, Id id, int side) {
 }  // namespace
 
 Model::Model(uint64_t seed) {
-  for (int side : {0, 1}) {
-    arenas_[side].resize(kArenaBytes);
-    Fill(seed, side, arenas_[side].data());
+  for (int arena = 0; arena < kArenas; ++arena) {
+    arenas_[arena].resize(BytesOf(arena));
+    Fill(seed, arena, arenas_[arena].data());
   }
 }
 
-void Model::Fill(uint64_t seed, int side, uint8_t* arena) {
-  Random random(seed * 2 + static_cast<uint64_t>(side) + 77);
-  for (uint32_t i = 0; i < kArenaBytes; ++i) arena[i] = static_cast<uint8_t>(random.Next());
+void Model::Fill(uint64_t seed, int arena, uint8_t* bytes) {
+  Random random(seed * kArenas + static_cast<uint64_t>(arena) + 77);
+  for (uint32_t i = 0; i < BytesOf(arena); ++i) bytes[i] = static_cast<uint8_t>(random.Next());
 }
 
 void Model::LearnEntries(Id id, uint32_t entries) {
@@ -186,6 +186,13 @@ void Model::ApplyObject(const Step& step) {
       return busy_or_gone(pds, [&] { return InUse(step.id); });
     case Op::kRegMr:
       return RegMr(step);
+    case Op::kRegDmMr:
+      return RegMr(step);
+    case Op::kAllocNullMr:
+      if (!Has(pds, step.pd, step.side)) return Open();
+      mrs[step.id] = {step.side, step.pd, 0, kArenaBytes, IBV_ACCESS_LOCAL_WRITE};
+      mrs[step.id].kind = Mr::kNull;
+      return;
     case Op::kReregMr:
       return ReregMr(step);
     case Op::kDeregMr:
@@ -273,9 +280,18 @@ void Model::ApplyObject(const Step& step) {
 
 void Model::RegMr(const Step& step) {
   if (!Has(pds, step.pd, step.side)) return Open();
+  const bool is_device = step.op == Op::kRegDmMr;
+  if (is_device && uint64_t{step.offset} + step.length > kDmBytes) return Fail(EINVAL);
+  // ibv_reg_dm_mr(3): it is zero-based, and has to be said to be.
+  if (is_device && (step.access & IBV_ACCESS_ZERO_BASED) == 0) return Fail(EINVAL);
   if (!IsAccessGood(step.access)) return Fail(EINVAL);
-  if ((step.access & kAccessFlushPersistent) != 0) return Fail(EOPNOTSUPP);  // docs/known-limits.md
+  if ((step.access & kAccessFlushPersistent) != 0) {
+    if (!is_device) return Fail(EOPNOTSUPP);
+    out_.any_error = true;  // a right that it can't have, or one that nothing has
+    return;
+  }
   mrs[step.id] = {step.side, step.pd, step.offset, step.length, step.access};
+  if (is_device) mrs[step.id].kind = Mr::kDevice;
 }
 
 void Model::ReregMr(const Step& step) {
@@ -285,7 +301,8 @@ void Model::ReregMr(const Step& step) {
   for (const auto& [id, mw] : mws) {
     if (mw.is_bound && mw.mr == step.id) return Open();
   }
-  if (mrs.at(step.id).is_invalidated || mrs.at(step.id).is_unclear) return Open();
+  const Mr& before = mrs.at(step.id);
+  if (before.is_invalidated || before.is_unclear || before.kind != Mr::kMemory) return Open();
   if (step.access != 0 && (step.mask & IBV_REREG_MR_CHANGE_ACCESS) == 0) return Fail(EINVAL);
   Mr changed = mrs.at(step.id);
   if ((step.mask & IBV_REREG_MR_CHANGE_PD) != 0) {

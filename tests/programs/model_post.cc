@@ -373,8 +373,7 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
   std::vector<Range> touched;
   if (needs_key) touched.push_back(remote);
   if (is_send && length != 0) {
-    for (const Sge& sge : receives.front().sges)
-      touched.push_back({peer.side, sge.offset, sge.length});
+    for (const Sge& sge : receives.front().sges) touched.push_back(Place(peer.side, sge));
   }
   CheckHazards(work, qp.side, touched);
   const std::vector<uint8_t> data = has_response ? std::vector<uint8_t>() : Gather(qp, work);
@@ -399,7 +398,7 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
   }
   if (has_response) {
     if (needs_key) under_way_.push_back({qp.id, remote});
-    for (const Sge& sge : wr.sges) under_way_.push_back({qp.id, {qp.side, sge.offset, sge.length}});
+    for (const Sge& sge : wr.sges) under_way_.push_back({qp.id, Place(qp.side, sge)});
   }
   if (takes_receive) CompleteReceive(peer, qp, work, length);
   const uint32_t psns = PsnsOf(length, qp.attr.path_mtu);

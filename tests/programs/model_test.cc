@@ -335,6 +335,53 @@ TEST_F(ModelTest, ALocalInvalidationTakesTheLocalKeyToo) {
   EXPECT_EQ(StatusOf(Post({Request(IBV_WR_RDMA_WRITE, 8)}), 0), IBV_WC_LOC_PROT_ERR);
 }
 
+TEST_F(ModelTest, ANullRegionIsZerosAndTakesAnything) {
+  Make();
+  Connect();
+  Step null = Call(Op::kAllocNullMr, 0, 40);
+  null.pd = kPd[0];
+  Do(null);
+  Wr write = Request(IBV_WR_RDMA_WRITE, 8), read = Request(IBV_WR_RDMA_READ, 16);
+  write.sges.push_back({40, 4000, 8, 0});
+  EXPECT_EQ(StatusOf(Post({write}), 0), IBV_WC_SUCCESS);
+  EXPECT_EQ(memcmp(model.memory(0), model.memory(1), 8), 0);
+  for (int i = 8; i < 16; ++i) EXPECT_EQ(model.memory(1)[i], 0);
+  const std::vector<uint8_t> before(model.memory(0), model.memory(0) + kArenaBytes);
+  read.sges[0].mr = 40;
+  EXPECT_EQ(StatusOf(Post({read}), 0), IBV_WC_SUCCESS);
+  EXPECT_EQ(memcmp(model.memory(0), before.data(), kArenaBytes), 0);
+}
+
+TEST_F(ModelTest, DeviceMemoryCountsFromItsRegionsBeginning) {
+  Make();
+  Connect();
+  Step device = Call(Op::kRegDmMr, 1, 41);
+  device.pd = kPd[1];
+  device.offset = 64;
+  device.length = 128;
+  device.access = kRemoteAll | IBV_ACCESS_LOCAL_WRITE;
+  EXPECT_EQ(Do(device).error, EINVAL) << "it has to be called zero-based";
+  device.access |= IBV_ACCESS_ZERO_BASED;
+  EXPECT_EQ(Do(device).error, 0);
+  Wr write = Request(IBV_WR_RDMA_WRITE, 32);
+  write.remote = 41;
+  write.remote_offset = 96;
+  EXPECT_EQ(StatusOf(Post({write}), 0), IBV_WC_SUCCESS);
+  EXPECT_EQ(memcmp(model.memory(0), model.memory(3) + 160, 32), 0);
+  write.remote_offset = 97;
+  EXPECT_EQ(StatusOf(Post({write}), 0), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(Do(Call(Op::kDeallocPd, 1, kPd[1])).error, EBUSY);
+}
+
+TEST_F(ModelTest, NoBytesNeedNoKeys) {
+  Make();
+  Connect();
+  Wr write = Request(IBV_WR_RDMA_WRITE, 0);
+  write.sges[0].key_flip = write.remote_flip = 1;
+  write.remote_offset = kArenaBytes;
+  EXPECT_EQ(StatusOf(Post({write}), 0), IBV_WC_SUCCESS);
+}
+
 TEST_F(ModelTest, AnSrqIsResizedToWhatItHolds) {
   Make();
   Step srq = Call(Op::kCreateSrq, 0, 30);

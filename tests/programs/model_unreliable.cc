@@ -105,7 +105,7 @@ Model::Verdict Model::ExecuteUd(Qp& qp, const Work& work) {
   if (peer.side == qp.side) {
     for (const Sge& from : wr.sges) {
       for (const Sge& to : receives.front().sges) {
-        if (Range{qp.side, from.offset, from.length}.Meets({qp.side, to.offset, to.length})) Open();
+        if (Place(qp.side, from).Meets(Place(qp.side, to))) Open();
       }
     }
   }
@@ -114,7 +114,9 @@ Model::Verdict Model::ExecuteUd(Qp& qp, const Work& work) {
   uint32_t left = kGrhBytes;
   for (const Sge& sge : receives.front().sges) {
     const uint32_t bytes = std::min(left, sge.length);
-    out_.unknown.push_back({peer.side, sge.offset, bytes});
+    Range range = Place(peer.side, sge);
+    range.length = std::min(range.length, bytes);
+    out_.unknown.push_back(range);
     left -= bytes;
   }
   CompleteReceive(peer, qp, work, length + kGrhBytes);

@@ -17,6 +17,7 @@ void Model::BindType1(const Step& step) {
       step.wrs.size() != 1) {
     return Open();
   }
+  if (mr->second.kind != Mr::kMemory) return Open();
   if (mw->second.pd != mr->second.pd) {
     // As the providers of rdma-core have it; the manual page is silent.
     if (Protection(mw->second.pd) == Protection(mr->second.pd)) return Open();
@@ -39,7 +40,7 @@ Model::Verdict Model::ExecuteBind(Qp& qp, const Work& work) {
   }
   Mw& mw = mws.at(wr.mw);
   const Mr& mr = mrs.at(wr.bind_mr);
-  if (mr.is_unclear) Open();
+  if (mr.is_unclear || mr.kind != Mr::kMemory) Open();
   constexpr uint32_t kWriting = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   const bool is_inside =
       wr.bind_offset >= mr.offset && wr.bind_offset + wr.bind_length <= mr.offset + mr.length;
@@ -72,8 +73,8 @@ bool Model::Invalidate(const Qp& by, const Work& work) {
     // docs/known-limits.md: of an ordinary region, if it was opened to others.
     constexpr uint32_t kRemote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                                  IBV_ACCESS_REMOTE_ATOMIC | kAccessFlushGlobal;
-    if (mr.is_unclear || (mr.access & kRemote) == 0 || MayHaveWindows(wr.remote) ||
-        IsPinned(wr.remote, executing_)) {
+    if (mr.is_unclear || mr.kind != Mr::kMemory || (mr.access & kRemote) == 0 ||
+        MayHaveWindows(wr.remote) || IsPinned(wr.remote, executing_)) {
       Open();
     }
     for (const auto& [id, mw] : mws) {

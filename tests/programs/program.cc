@@ -189,6 +189,11 @@ std::string CallText(const Step& s) {
                     : s.is_aborted ? "ibv_wr_start, ibv_wr_*, ibv_wr_abort(qp%u)"
                                    : "ibv_wr_start, ibv_wr_*, ibv_wr_complete(qp%u)",
                     s.id);
+    case Op::kAllocNullMr:
+      return Format("mr%u = ibv_alloc_null_mr(pd%u)", s.id, s.pd);
+    case Op::kRegDmMr:
+      return Format("mr%u = ibv_reg_dm_mr(pd%u, +%u, %u, ", s.id, s.pd, s.offset, s.length) +
+             Access(s.access) + ")";
     case Op::kPostRecv:
       return Format("ibv_post_recv(qp%u)", s.id);
     case Op::kPostSrqRecv:
@@ -244,6 +249,8 @@ bool IsMaker(Op op) {
     case Op::kCreateSrq:
     case Op::kCreateQp:
     case Op::kCreateAh:
+    case Op::kAllocNullMr:
+    case Op::kRegDmMr:
       return true;
     default:
       return false;

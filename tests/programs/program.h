@@ -17,6 +17,9 @@ namespace verbena::programs {
 
 using Id = uint32_t;  // of an object; 0: none
 inline constexpr uint32_t kArenaBytes = 32 * 1024;
+inline constexpr uint32_t kDmBytes = 4096;  // device memory of each side
+inline constexpr int kArenas = 4;           // of the sides, then their device memory
+constexpr uint32_t BytesOf(int arena) { return arena < 2 ? kArenaBytes : kDmBytes; }
 
 // What v64's headers have and v44's lack.
 inline constexpr auto kWrFlush = static_cast<ibv_wr_opcode>(14);
@@ -54,11 +57,13 @@ enum class Op : uint8_t {
   kPostSend,
   kPostRecv,
   kPostSrqRecv,
+  kAllocNullMr,
+  kRegDmMr,  // `offset`: into the device memory of its side
 };
 
 struct Sge {
   Id mr = 0;
-  uint32_t offset = 0;  // into the arena
+  uint32_t offset = 0;  // into the arena, or the device memory that `mr` is of
   uint32_t length = 0;
   uint32_t key_flip = 0;  // xor'ed to the key
 };
@@ -72,7 +77,7 @@ struct Wr {
   uint32_t imm = 0;
   // The remote end, or what is to be invalidated: an MR or MW.
   Id remote = 0;
-  uint32_t remote_offset = 0;  // in the arena of the peer, or of a zero-based window
+  uint32_t remote_offset = 0;  // in the arena of the peer, or of a zero-based window or region
   uint32_t remote_flip = 0;
   uint32_t key_age = 0;  // of an MW: how many keys ago this one was current
   uint64_t compare_add = 0, swap = 0;

@@ -16,12 +16,18 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kStepsPerBarrier = 24;
 
+std::string ArenaText(int arena) {
+  return (arena < 2 ? "memory of side " : "device memory of side ") + std::to_string(arena % 2);
+}
+
 // One run of one program.
 class Run {
  public:
   Run(Executor* executor, uint64_t seed, const RunOptions& options)
       : executor_(*executor), options_(options), model_(seed) {
-    for (int side : {0, 1}) Model::Fill(seed, side, executor_.memory(side));
+    for (int arena = 0; arena < kArenas; ++arena) {
+      executor_.SetMemory(arena, model_.memory(arena));
+    }
   }
 
   RunResult Whole(const Program& program) {
@@ -152,8 +158,8 @@ class Run {
       for (const Range& other : unknown_) is_known &= !range.Meets(other);
       if (is_known && memcmp(executor_.memory(range.side) + range.offset,
                              model_.memory(range.side) + range.offset, range.length) != 0) {
-        Wrong("memory of side " + std::to_string(range.side) + " from +" +
-              std::to_string(range.offset) + " has not what was flushed");
+        Wrong(ArenaText(range.side) + " from +" + std::to_string(range.offset) +
+              " has not what was flushed");
       }
     }
   }
@@ -161,15 +167,15 @@ class Run {
   // The bytes of a UC WRITE come without being told of.
   void CompareMemory() {
     const auto end = Clock::now() + options_.patience;
-    for (int side : {0, 1}) {
-      const volatile uint8_t* is = executor_.memory(side);
+    for (int side = 0; side < kArenas; ++side) {
       const uint8_t* due = model_.memory(side);
-      while (result_.is_good && memcmp(const_cast<const uint8_t*>(is), due, kArenaBytes) != 0) {
+      while (result_.is_good && memcmp(executor_.memory(side), due, BytesOf(side)) != 0) {
         if (Clock::now() > end) {
           uint32_t at = 0;
-          while (at + 1 < kArenaBytes && is[at] == due[at]) ++at;
-          return Wrong("memory of side " + std::to_string(side) + " at +" + std::to_string(at) +
-                       " is " + std::to_string(is[at]) + ", not " + std::to_string(due[at]));
+          const uint8_t* is = executor_.memory(side);
+          while (at + 1 < BytesOf(side) && is[at] == due[at]) ++at;
+          return Wrong(ArenaText(side) + " at +" + std::to_string(at) + " is " +
+                       std::to_string(is[at]) + ", not " + std::to_string(due[at]));
         }
         sched_yield();
       }
