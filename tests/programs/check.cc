@@ -208,6 +208,7 @@ std::string CheckQuery(const Step& step, const Actual& actual, const Model& mode
     check("min_rnr_timer", got.min_rnr_timer, qp.attr.min_rnr_timer);
     check("max_dest_rd_atomic", got.max_dest_rd_atomic, qp.attr.max_dest_rd_atomic);
   }
+  if (qp.state == IBV_QPS_SQD && is_rc) check("sq_draining", got.sq_draining, qp.is_draining);
   if (was_rts && is_rc) {
     if (qp.sends.empty()) check("sq_psn", got.sq_psn, qp.next_psn);
     check("timeout", got.timeout, qp.attr.timeout);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -23,6 +24,18 @@ ibv_ah_attr AddressOf(const ibv_gid& gid) {
   attr.grh.hop_limit = 64;
   attr.port_num = 1;
   return attr;
+}
+
+// An IPv4 group, as rdma_cm names it; of this process, since others on this host may run, too.
+ibv_gid Group() {
+  ibv_gid group = {};
+  const auto pid = static_cast<uint32_t>(getpid());
+  group.raw[10] = group.raw[11] = 0xff;
+  group.raw[12] = 239;
+  group.raw[13] = static_cast<uint8_t>(1 + (pid >> 16) % 255);
+  group.raw[14] = static_cast<uint8_t>(pid >> 8);
+  group.raw[15] = static_cast<uint8_t>(pid);
+  return group;
 }
 
 uint64_t OperationsOf(ibv_qp_type type) {
@@ -198,6 +211,12 @@ Actual Executor::Run(const Step& step) {
       actual.error = ibv_resize_cq(cqs_.at(step.id), static_cast<int>(step.entries));
       actual.entries = static_cast<uint32_t>(cqs_.at(step.id)->cqe);
       return actual;
+    case Op::kHoldCq:
+      held_[step.id] = true;
+      return actual;
+    case Op::kReleaseCq:
+      held_.erase(step.id);
+      return actual;
     case Op::kNotifyCq:
       actual.error = ibv_req_notify_cq(cqs_.at(step.id), step.to_self ? 1 : 0);
       return actual;
@@ -222,11 +241,7 @@ Actual Executor::Run(const Step& step) {
       return actual;
     case Op::kAttachMcast:
     case Op::kDetachMcast: {
-      ibv_gid group = {};
-      group.raw[10] = group.raw[11] = 0xff;  // an IPv4 group, as rdma_cm names it
-      group.raw[12] = 239;
-      group.raw[13] = 1;
-      group.raw[15] = 77;
+      const ibv_gid group = Group();
       const bool attaches = step.op == Op::kAttachMcast;
       actual.error = attaches ? ibv_attach_mcast(qps_.at(step.id), &group, 0)
                               : ibv_detach_mcast(qps_.at(step.id), &group, 0);
@@ -302,13 +317,13 @@ Actual Executor::Make(const Step& step) {
         init.cqe = step.entries;
         init.wc_flags = uint64_t{IBV_WC_STANDARD_FLAGS} | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
                         IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
-        init.channel = sides_[step.side].channel;
+        init.channel = sides_[step.other_channel ? 1 - step.side : step.side].channel;
         ibv_cq_ex* extended = ibv_create_cq_ex(context, &init);
         cq = extended != nullptr ? ibv_cq_ex_to_cq(extended) : nullptr;
         if (cq != nullptr) extended_cqs_[step.id] = extended;
       } else {
         cq = ibv_create_cq(context, static_cast<int>(step.entries), nullptr,
-                           sides_[step.side].channel, 0);
+                           sides_[step.other_channel ? 1 - step.side : step.side].channel, 0);
       }
       if (keep(cqs_, cq)) actual.entries = static_cast<uint32_t>(cq->cqe);
       break;
@@ -322,8 +337,11 @@ Actual Executor::Make(const Step& step) {
     case Op::kCreateQp:
       return MakeQp(step);
     case Op::kCreateAh: {
-      ibv_ah_attr attr = AddressOf(sides_[step.to_self ? step.side : 1 - step.side].gid);
-      keep(ahs_, ibv_create_ah(pds_.at(step.pd), &attr));
+      ibv_ah_attr attr =
+          AddressOf(step.to_group ? Group() : sides_[step.to_self ? step.side : 1 - step.side].gid);
+      if (keep(ahs_, ibv_create_ah(pds_.at(step.pd), &attr)) && step.to_group) {
+        groups_[step.id] = true;
+      }
       break;
     }
     default:
@@ -391,6 +409,7 @@ Actual Executor::Destroy(const Step& step) {
     case Op::kDestroyCq:
       end(cqs_, ibv_destroy_cq);
       if (actual.error == 0) extended_cqs_.erase(step.id);
+      if (actual.error == 0) held_.erase(step.id);
       break;
     case Op::kDestroySrq:
       end(srqs_, ibv_destroy_srq);
@@ -445,6 +464,8 @@ std::string Executor::Clear() {
   clear("ibv_dealloc_pd", pds_, ibv_dealloc_pd);
   clear("ibv_dealloc_td", tds_, ibv_dealloc_td);
   extended_cqs_.clear();
+  held_.clear();
+  groups_.clear();
   qpns_.clear();
   lkeys_.clear();
   device_offsets_.clear();

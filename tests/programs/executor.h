@@ -98,11 +98,13 @@ class Executor {
   std::map<Id, ibv_mw*> mws_;
   std::map<Id, ibv_cq*> cqs_;
   std::map<Id, ibv_cq_ex*> extended_cqs_;  // of those
+  std::map<Id, bool> held_;                // CQs that are not polled
   uint64_t polls_ = 0;
   std::map<Id, ibv_srq*> srqs_;
   std::map<Id, ibv_qp*> qps_;
   std::map<Id, ibv_ah*> ahs_;
   std::map<Id, bool> in_group_;
+  std::map<Id, bool> groups_;  // AHs of the multicast group
   // These outlive their objects.
   std::map<Id, uint32_t> qpns_;
   std::map<Id, uint32_t> lkeys_;

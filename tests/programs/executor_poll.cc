@@ -79,6 +79,7 @@ void Executor::Poll(std::vector<SeenCompletion>* completions, std::vector<SeenEv
                     std::vector<Id>* cq_events) {
   ++polls_;
   for (const auto& [id, cq] : cqs_) {
+    if (held_.count(id) != 0) continue;
     auto extended = extended_cqs_.find(id);
     if (extended != extended_cqs_.end() && (polls_ + id) % 2 == 0) {
       PollExtended(id, extended->second, completions);

@@ -94,7 +94,9 @@ ibv_send_wr Executor::ToSendWr(const Step& step, const Wr& wr, std::vector<ibv_s
     out.imm_data = wr.imm;
     out.wr.ud.ah = ahs_.at(wr.ah);
     auto qpn = qpns_.find(wr.remote_qp);
-    out.wr.ud.remote_qpn = qpn == qpns_.end() ? 0xfffff0 : qpn->second;
+    out.wr.ud.remote_qpn = groups_.count(wr.ah) != 0 ? 0xffffff  // whoever is attached
+                           : qpn == qpns_.end()      ? 0xfffff0
+                                                     : qpn->second;
     out.wr.ud.remote_qkey = wr.qkey;
   }
   return out;

@@ -74,7 +74,10 @@ void Generator::SetStage() {
 
 void Generator::Next() {
   const uint32_t choice = random_.Below(100);
-  if (choice < 48) {
+  if (choice < 3) {
+    const uint32_t which = random_.Below(3);
+    if (!(which == 0 ? Unpolled() : which == 1 ? Drain() : MulticastTraffic())) Traffic();
+  } else if (choice < 48) {
     Traffic();
   } else if (choice < 58) {
     if (!Together()) Traffic();
@@ -266,7 +269,9 @@ bool Generator::RandomModify() {
 bool Generator::MakeSomething() {
   const int side = static_cast<int>(random_.Below(2));
   const Id pd = AnyOf(model_.pds, side);
-  switch (random_.Below(9)) {
+  switch (random_.Below(10)) {
+    case 9:
+      return Foreign();
     case 8:
       return MakeOddMr(side, pd);
     case 0:
@@ -298,6 +303,7 @@ bool Generator::MakeSomething() {
       Step step = New(Op::kCreateAh, side);
       step.pd = pd;
       step.to_self = random_.Percent(30);
+      step.to_group = !step.to_self && random_.Percent(20);
       return Add(step);
     }
     default:

@@ -33,6 +33,11 @@ class Generator {
   bool MakeMr(int side, Id pd);
   bool MakeOddMr(int side, Id pd);
   bool MakePair();
+  bool Foreign();
+  // generator_queues.cc
+  bool Unpolled();
+  bool Drain();
+  bool MulticastTraffic();
   bool MakeSomething();
   bool DestroySomething();
   bool ChangeSomething();

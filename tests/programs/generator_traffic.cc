@@ -329,6 +329,10 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
         wr->qkey ^= 0x10;
         return "Q_Key";
       }
+      if (const Id other = AnyOf(model_.ahs, 1 - qp.side); other != 0 && random_.Percent(30)) {
+        wr->ah = other;
+        return "another context's AH";
+      }
       wr->ah = AnyOf(model_.ahs, qp.side);
       return "some AH";
   }
@@ -484,7 +488,7 @@ bool Generator::Window() {
   }
   std::vector<Id> regions;
   for (const auto& [id, mr] : model_.mrs) {
-    if (mr.side != side || mr.length < 64) continue;
+    if ((mr.side != side && !random_.Percent(3)) || mr.length < 64) continue;
     const bool fits = (mr.access & IBV_ACCESS_MW_BIND) != 0 &&
                       model_.Protection(mr.pd) == model_.Protection(qp.pd);
     for (int weight = fits ? 8 : 1; weight > 0; --weight) regions.push_back(id);

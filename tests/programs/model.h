@@ -93,6 +93,9 @@ struct Cq {
   int side;
   uint32_t entries;
   enum { kQuiet, kAny, kSolicited } armed = kQuiet;
+  bool is_held = false;                  // nobody polls it
+  bool is_dead = false;                  // it overran
+  std::vector<Completion> backlog = {};  // while it is held
 };
 struct Srq {
   int side;
@@ -103,7 +106,7 @@ struct Srq {
 struct Ah {
   int side;
   Id pd;
-  bool to_self;
+  bool to_self, to_group;
 };
 struct Work {
   Wr wr;
@@ -124,7 +127,9 @@ struct Qp {
   uint32_t next_psn = 0, epsn = 0;
   bool psns_known = true;
   enum { kNotYet, kPerhaps, kTold } established = kNotYet;
-  bool in_group = false;  // multicast
+  bool in_group = false;     // multicast
+  bool is_draining = false;  // in SQD: the first of `sends` was begun before
+  bool tells_drained = false;
   std::deque<Work> sends;
   std::deque<Wr> receives;
 
@@ -177,6 +182,13 @@ class Model {
   // Steps that are not waited for must have nothing to do with each other.
   void BeginStep(const Step& step);
   void TellChannels();
+  // model_cqs.cc: CQs that nobody polls.
+  void ApplyHold(const Step& step);
+  bool HoldCompletions();
+  void CheckRoom();
+  void Overrun(Id cq);
+  bool IsDead(Id cq) const;
+  bool IsHeld(const Qp& qp) const;
   void Touch(const Range& range, bool writes);
 
   // model_objects.cc
@@ -206,6 +218,7 @@ class Model {
   Verdict ExecuteRc(Qp& qp, const Work& work);
   Verdict ExecuteUc(Qp& qp, const Work& work);
   Verdict ExecuteUd(Qp& qp, const Work& work);
+  void Deliver(Qp& qp, Qp& peer, const Work& work);
   Verdict ExecuteBind(Qp& qp, const Work& work);
   Verdict ExecuteInvalidate(Qp& qp, const Work& work);
   Verdict ExecuteFlush(Qp& qp, Qp& peer, const Work& work);
@@ -248,8 +261,10 @@ class Model {
   };
   std::vector<Touched> touched_before_, touched_now_;  // by the steps with this one
   std::vector<Id> used_before_;                        // QPs and SRQs
+  std::map<Id, size_t> came_before_;                   // completions, by CQ
   bool goes_on_ = false;
-  Id executing_ = 0;  // the QP whose work it is
+  Id executing_ = 0;                                  // the QP whose work it is
+  bool sent_to_group_ = false, sent_to_one_ = false;  // datagrams of this step
   // Of READs and atomics of this step, without a fence of the same QP since.
   std::vector<std::pair<Id, Range>> under_way_;
 };

@@ -86,6 +86,7 @@ bool Model::MayHaveWindows(Id mr) const {
 void Model::BeginStep(const Step& step) {
   if (!goes_on_) {
     touched_before_.clear();
+    came_before_.clear();
     used_before_.clear();
   } else {
     touched_before_.insert(touched_before_.end(), touched_now_.begin(), touched_now_.end());
@@ -135,6 +136,7 @@ void Model::Touch(const Range& range, bool writes) {
 Outcome Model::Apply(const Step& step) {
   out_ = {};
   under_way_.clear();
+  sent_to_group_ = sent_to_one_ = false;
   BeginStep(step);
   switch (step.op) {
     case Op::kModifyQp:
@@ -150,11 +152,22 @@ Outcome Model::Apply(const Step& step) {
     case Op::kBindMw:
       BindType1(step);
       break;
+    case Op::kHoldCq:
+    case Op::kReleaseCq:
+      ApplyHold(step);
+      break;
     default:
       ApplyObject(step);
   }
-  if (out_.applies) Progress();
-  TellChannels();
+  do {
+    if (out_.applies) Progress();
+    TellChannels();
+  } while (HoldCompletions());
+  CheckRoom();
+  // Work that waits for its peer: that it has begun, nobody is told of.
+  if (auto qp = qps.find(step.id); qp != qps.end() && qp->second.state == IBV_QPS_RTS) {
+    out_.is_silent |= !qp->second.sends.empty();
+  }
   return std::move(out_);
 }
 
@@ -211,18 +224,25 @@ void Model::ApplyObject(const Step& step) {
       if (IsPinned(step.id)) return Open();
       return busy_or_gone(mws, [] { return false; });
     case Op::kCreateCq:
+      if (step.other_channel) return Fail(EBADF);  // docs/errors.md: as the kernel
       if (step.entries == 0) return Fail(EINVAL);
       cqs[step.id] = {step.side, step.entries};
       return;
     case Op::kResizeCq:
       if (!Has(cqs, step.id, step.side)) return Open();
+      if (IsDead(step.id)) return Open();
       if (step.entries == 0) return Fail(EINVAL);
+      // ibv_resize_cq(3): what waits there has to fit, in what is given, which may be more.
+      if (const size_t waiting = cqs.at(step.id).backlog.size(); step.entries < waiting) {
+        return step.entries * 2 < waiting ? Fail(EINVAL) : Open();
+      }
       cqs.at(step.id).entries = step.entries;
       return;
     case Op::kDestroyCq:
       return busy_or_gone(cqs, [&] { return any_qp(of_cq); });
     case Op::kNotifyCq:
       if (!Has(cqs, step.id, step.side)) return Open();
+      if (cqs.at(step.id).is_held) return Open();
       // Armed for all it stays so: ibv_req_notify_cq(3).
       if (cqs.at(step.id).armed != Cq::kAny) {
         cqs.at(step.id).armed = step.to_self ? Cq::kSolicited : Cq::kAny;
@@ -251,7 +271,7 @@ void Model::ApplyObject(const Step& step) {
       return DestroyQp(step);
     case Op::kCreateAh:
       if (!Has(pds, step.pd, step.side)) return Open();
-      ahs[step.id] = {step.side, step.pd, step.to_self};
+      ahs[step.id] = {step.side, step.pd, step.to_self, step.to_group};
       return;
     case Op::kDestroyAh:
       for (const auto& [id, qp] : qps) {
@@ -339,12 +359,24 @@ void Model::ModifySrq(const Step& step) {
 }
 
 void Model::CreateQp(const Step& step) {
-  if (!Has(pds, step.pd, step.side) || !Has(cqs, step.send_cq, step.side) ||
-      !Has(cqs, step.recv_cq, step.side)) {
+  if (pds.count(step.pd) == 0 || cqs.count(step.send_cq) == 0 || cqs.count(step.recv_cq) == 0 ||
+      (step.srq != 0 && srqs.count(step.srq) == 0) || IsDead(step.send_cq) ||
+      IsDead(step.recv_cq)) {
     return Open();
   }
+  const int side = step.side;
+  const bool has_own_srq = step.srq == 0 || Has(srqs, step.srq, side);
+  if (!Has(pds, step.pd, side)) {
+    // Of the PD's context, unless it is said: then all is as it should be, but elsewhere.
+    if (!Has(cqs, step.send_cq, side) || !Has(cqs, step.recv_cq, side) || !has_own_srq)
+      return Open();
+    return Fail(EINVAL);
+  }
+  // docs/errors.md, IBTA 11.2.5.1.
+  if (!Has(cqs, step.send_cq, side) || !Has(cqs, step.recv_cq, side) || !has_own_srq) {
+    return Fail(EINVAL);
+  }
   if (step.srq != 0) {
-    if (!Has(srqs, step.srq, step.side)) return Open();
     // IBTA 10.2.9.1 has the SRQ's own PD count; we ask for the same.
     if (Protection(srqs.at(step.srq).pd) != Protection(step.pd)) return Fail(EINVAL);
   }
@@ -366,7 +398,8 @@ void Model::CreateQp(const Step& step) {
 void Model::DestroyQp(const Step& step) {
   if (!Has(qps, step.id, step.side)) return Open();
   if (qps.at(step.id).in_group) return Fail(EBUSY);
-  for (auto& [id, mw] : mws) {  // IBTA 10.6.7.2.4: of type 2 they are free again
+  if (IsHeld(qps.at(step.id))) return Open();  // what it had to tell
+  for (auto& [id, mw] : mws) {                 // IBTA 10.6.7.2.4: of type 2 they are free again
     if (mw.is_bound && mw.type == IBV_MW_TYPE_2 && mw.qp == step.id) mw.is_bound = false;
   }
   qps.erase(step.id);

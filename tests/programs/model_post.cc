@@ -83,13 +83,12 @@ bool Model::MakeWork(const Qp& qp, const Wr& wr, Work* out) {
   out->wr = wr;
   if (qp.type == IBV_QPT_UD) {
     auto ah = ahs.find(wr.ah);
-    if (ah == ahs.end() || ah->second.side != qp.side) return false;
+    if (ah == ahs.end()) return false;
   }
   if (wr.opcode == IBV_WR_BIND_MW) {
     auto mw = mws.find(wr.mw);
     auto mr = mrs.find(wr.bind_mr);
-    if (mw == mws.end() || mr == mrs.end() || mw->second.side != qp.side ||
-        mr->second.side != qp.side || mw->second.type != IBV_MW_TYPE_2) {
+    if (mw == mws.end() || mr == mrs.end() || mw->second.type != IBV_MW_TYPE_2) {
       return false;
     }
     if (mw->second.is_unclear) return false;
@@ -226,10 +225,15 @@ void Model::Progress() {
   for (bool moved = true; moved && out_.applies;) {
     moved = false;
     for (auto& [id, qp] : qps) {
-      if (qp.state != IBV_QPS_RTS || qp.sends.empty()) continue;
+      const bool drains = qp.state == IBV_QPS_SQD && qp.is_draining;
+      if ((qp.state != IBV_QPS_RTS && !drains) || qp.sends.empty()) continue;
       executing_ = id;
-      if (Execute(qp) != Verdict::kWaits) moved = true;
+      const Verdict verdict = Execute(qp);
+      if (verdict != Verdict::kWaits) moved = true;
       if (!out_.applies) return;
+      if (!drains || verdict != Verdict::kDone) continue;
+      qp.is_draining = false;
+      if (qp.tells_drained) out_.events.push_back({IBV_EVENT_SQ_DRAINED, id});
     }
   }
 }

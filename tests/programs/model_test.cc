@@ -382,6 +382,96 @@ TEST_F(ModelTest, NoBytesNeedNoKeys) {
   EXPECT_EQ(StatusOf(Post({write}), 0), IBV_WC_SUCCESS);
 }
 
+TEST_F(ModelTest, ACqThatNobodyPollsOverrunsByOneTooMany) {
+  Make();
+  Connect();
+  model.LearnEntries(kCq[0], 3);
+  EXPECT_TRUE(Do(Call(Op::kHoldCq, 0, kCq[0])).applies);
+  const Wr write = Request(IBV_WR_RDMA_WRITE, 8);
+  Outcome outcome = Post({write, write, write});
+  EXPECT_TRUE(outcome.completions.empty());
+  EXPECT_TRUE(outcome.is_silent);
+  EXPECT_FALSE(Do(Call(Op::kDestroyQp, 0, kQp[0])).applies);
+  EXPECT_FALSE(Post({write, write}).applies) << "what becomes of the second nobody knows";
+  Step resize = Call(Op::kResizeCq, 0, kCq[0]);
+  resize.entries = 1;
+  EXPECT_EQ(Do(resize).error, EINVAL);
+  const Model before = model;
+  EXPECT_EQ(Do(Call(Op::kReleaseCq, 0, kCq[0])).completions.size(), 3u);
+  model = before;
+  outcome = Post({write});
+  ASSERT_EQ(outcome.events.size(), 2u);
+  EXPECT_EQ(outcome.events[0].type, IBV_EVENT_CQ_ERR);
+  EXPECT_EQ(outcome.events[1].type, IBV_EVENT_QP_FATAL);
+  EXPECT_EQ(model.qps.at(kQp[0]).state, IBV_QPS_ERR);
+  EXPECT_EQ(model.qps.at(kQp[1]).state, IBV_QPS_RTS);
+  EXPECT_TRUE(Do(Call(Op::kDestroyQp, 0, kQp[0])).applies);
+}
+
+TEST_F(ModelTest, MoreThanACqHoldsIsARace) {
+  Make();
+  Connect();
+  model.LearnEntries(kCq[0], 3);
+  const Wr write = Request(IBV_WR_RDMA_WRITE, 8);
+  EXPECT_TRUE(Post({write, write, write}).applies);
+  EXPECT_FALSE(Post({write, write, write, write}).applies);
+}
+
+TEST_F(ModelTest, WhatWasBegunDrains) {
+  Make();
+  Connect();
+  EXPECT_TRUE(Post({Request(IBV_WR_SEND, 32)}).is_silent) << "the barrier tells that it has begun";
+  Step drain = Call(Op::kModifyQp, 0, kQp[0]);
+  drain.mask = IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY;
+  drain.attr.qp_state = IBV_QPS_SQD;
+  drain.attr.en_sqd_async_notify = 1;
+  EXPECT_TRUE(Do(drain).events.empty());
+  EXPECT_FALSE(Move(0, IBV_QPS_RTS).applies) << "not yet";
+  EXPECT_TRUE(Post({Request(IBV_WR_SEND, 16)}).completions.empty());
+  Outcome outcome = Receive(64);
+  EXPECT_EQ(outcome.completions.size(), 2u);
+  ASSERT_EQ(outcome.events.size(), 1u);
+  EXPECT_EQ(outcome.events[0].type, IBV_EVENT_SQ_DRAINED);
+  EXPECT_TRUE(Receive(64).completions.empty()) << "the second waits";
+  EXPECT_EQ(Move(0, IBV_QPS_RTS).completions.size(), 2u);
+}
+
+TEST_F(ModelTest, AGroupsMembersHaveOneCopyEach) {
+  Make(IBV_QPT_UD);
+  Connect();
+  Step ah = Call(Op::kCreateAh, 0, 50);
+  ah.pd = kPd[0];
+  ah.to_group = true;
+  Do(ah);
+  Wr send = Request(IBV_WR_SEND, 32);
+  send.ah = 50;
+  Receive(128);
+  EXPECT_EQ(Post({send}).completions.size(), 1u) << "nobody is attached";
+  Do(Call(Op::kAttachMcast, 1, kQp[1]));
+  const Outcome outcome = Post({send});
+  ASSERT_EQ(outcome.completions.size(), 2u);
+  EXPECT_EQ(outcome.completions[0].byte_len, 72u);
+  ah.id = 51;
+  ah.side = 1;
+  ah.pd = kPd[1];
+  Do(ah);
+  send.ah = 51;
+  EXPECT_EQ(StatusOf(Post({send}), 0), IBV_WC_LOC_QP_OP_ERR) << "another context's";
+}
+
+TEST_F(ModelTest, NothingIsMadeOfAnotherContextsObjects) {
+  Make();
+  Step qp = Call(Op::kCreateQp, 0, 60);
+  qp.pd = kPd[0];
+  qp.send_cq = kCq[0];
+  qp.recv_cq = kCq[1];
+  EXPECT_EQ(Do(qp).error, EINVAL);
+  Step cq = Call(Op::kCreateCq, 0, 61);
+  cq.entries = 4;
+  cq.other_channel = true;
+  EXPECT_EQ(Do(cq).error, EBADF);
+}
+
 TEST_F(ModelTest, AnSrqIsResizedToWhatItHolds) {
   Make();
   Step srq = Call(Op::kCreateSrq, 0, 30);

@@ -67,38 +67,62 @@ Model::Verdict Model::ExecuteUd(Qp& qp, const Work& work) {
     Open();
     return Verdict::kFailed;
   }
-  // IBTA C10-14: of another PD; what the completion says is left open.
-  if (Protection(ah->second.pd) != Protection(qp.pd)) {
+  // IBTA C10-14: of another PD; what the completion says is left open. docs/errors.md: another
+  // context's is one of another PD.
+  if (ah->second.side != qp.side || Protection(ah->second.pd) != Protection(qp.pd)) {
     return FailSend(qp, {IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_EEC_OP_ERR});
   }
   qp.next_psn = (qp.next_psn + 1) & kPsnMask;
   const int to_side = ah->second.to_self ? qp.side : 1 - qp.side;
-  auto found = qps.find(wr.remote_qp);
-  auto lost = [&] {
+  auto takes = [&](const Qp& other) {
+    return other.Receives() && other.type == IBV_QPT_UD && other.attr.qkey == wr.qkey;
+  };
+  // By different ways one may overtake the other.
+  (ah->second.to_group ? sent_to_group_ : sent_to_one_) = true;
+  if (sent_to_group_ && sent_to_one_) Open();
+  if (ah->second.to_group) {
+    if (qp.in_group) Open();  // whether it hears itself
+    std::vector<const Srq*> seen;
+    for (auto& [id, other] : qps) {
+      if (!other.in_group || !takes(other)) continue;
+      Deliver(qp, other, work);
+      // Of several receivers of one SRQ nobody knows who takes which.
+      const Srq* srq = other.srq != 0 ? &srqs.at(other.srq) : nullptr;
+      if (srq != nullptr && std::find(seen.begin(), seen.end(), srq) != seen.end()) Open();
+      seen.push_back(srq);
+    }
     out_.is_silent = true;
     return CompleteSend(qp);
-  };
+  }
+  auto found = qps.find(wr.remote_qp);
   // A number is of its NIC: on the other one it may be nobody's, or somebody's.
   if (found != qps.end() && found->second.side != to_side) Open();
-  if (found == qps.end() || found->second.side != to_side || !found->second.Receives() ||
-      found->second.type != IBV_QPT_UD || found->second.attr.qkey != wr.qkey) {
-    return lost();
+  if (found == qps.end() || found->second.side != to_side || !takes(found->second)) {
+    out_.is_silent = true;
+  } else {
+    Deliver(qp, found->second, work);
   }
-  Qp& peer = found->second;
+  return CompleteSend(qp);
+}
+
+// A datagram at one that it is for.
+void Model::Deliver(Qp& qp, Qp& peer, const Work& work) {
+  const Wr& wr = work.wr;
   std::deque<Wr>& receives = ReceivesOf(peer);
-  if (receives.empty()) return lost();
+  if (receives.empty()) {
+    out_.is_silent = true;
+    return;
+  }
   const uint32_t length = LengthOf(wr.sges);
   const Fit fit = Judge(peer, receives.front(), length + kGrhBytes);
   if (fit == Fit::kUnclear || Overlap(receives.front().sges, peer.side)) Open();
-  if (fit != Fit::kFits && peer.id == qp.id) {  // it fails while it sends
-    Open();
-    return Verdict::kFailed;
-  }
   if (fit != Fit::kFits) {
+    if (peer.id == qp.id) return Open();  // it fails while it sends
     Forget(peer.side, receives.front().sges);
     FailReceive(peer, {fit == Fit::kTooShort ? IBV_WC_LOC_LEN_ERR : IBV_WC_LOC_PROT_ERR});
     GoError(peer);
-    return lost();
+    out_.is_silent = true;
+    return;
   }
   std::vector<uint8_t> data = Gather(qp, work);
   data.insert(data.begin(), kGrhBytes, 0);
@@ -120,7 +144,6 @@ Model::Verdict Model::ExecuteUd(Qp& qp, const Work& work) {
     left -= bytes;
   }
   CompleteReceive(peer, qp, work, length + kGrhBytes);
-  return CompleteSend(qp);
 }
 
 }  // namespace verbena::programs

@@ -46,7 +46,8 @@ Model::Verdict Model::ExecuteBind(Qp& qp, const Work& work) {
       wr.bind_offset >= mr.offset && wr.bind_offset + wr.bind_length <= mr.offset + mr.length;
   const bool is_good =
       Protection(mw.pd) == Protection(qp.pd) && Protection(mr.pd) == Protection(qp.pd) &&
-      !mr.is_invalidated && (mr.access & IBV_ACCESS_MW_BIND) != 0 && is_inside &&
+      mw.side == qp.side && mr.side == qp.side && !mr.is_invalidated &&
+      (mr.access & IBV_ACCESS_MW_BIND) != 0 && is_inside &&
       ((wr.bind_access & kWriting) == 0 || (mr.access & IBV_ACCESS_LOCAL_WRITE) != 0) &&
       (mw.type == IBV_MW_TYPE_1 || (!mw.is_bound && wr.bind_length != 0));
   if (!is_good) return FailSend(qp, {IBV_WC_MW_BIND_ERR});

@@ -143,8 +143,8 @@ std::string CallText(const Step& s) {
     case Op::kBindMw:
       return Format("ibv_bind_mw(qp%u, mw%u)", s.qp, s.id);
     case Op::kCreateCq:
-      return Format("cq%u = ibv_create_cq%s(side %d, %u)", s.id, s.is_extended ? "_ex" : "", s.side,
-                    s.entries);
+      return Format("cq%u = ibv_create_cq%s(side %d, %u%s)", s.id, s.is_extended ? "_ex" : "",
+                    s.side, s.entries, s.other_channel ? ", the other side's channel" : "");
     case Op::kResizeCq:
       return Format("ibv_resize_cq(cq%u, %u)", s.id, s.entries);
     case Op::kDestroyCq:
@@ -177,7 +177,10 @@ std::string CallText(const Step& s) {
     case Op::kDestroyQp:
       return Format("ibv_destroy_qp(qp%u)", s.id);
     case Op::kCreateAh:
-      return Format("ah%u = ibv_create_ah(pd%u, to %s)", s.id, s.pd, s.to_self ? "itself" : "peer");
+      return Format("ah%u = ibv_create_ah(pd%u, to %s)", s.id, s.pd,
+                    s.to_group  ? "the group"
+                    : s.to_self ? "itself"
+                                : "peer");
     case Op::kDestroyAh:
       return Format("ibv_destroy_ah(ah%u)", s.id);
     case Op::kAttachMcast:
@@ -189,6 +192,10 @@ std::string CallText(const Step& s) {
                     : s.is_aborted ? "ibv_wr_start, ibv_wr_*, ibv_wr_abort(qp%u)"
                                    : "ibv_wr_start, ibv_wr_*, ibv_wr_complete(qp%u)",
                     s.id);
+    case Op::kHoldCq:
+      return Format("// cq%u is not polled", s.id);
+    case Op::kReleaseCq:
+      return Format("// cq%u is polled again", s.id);
     case Op::kAllocNullMr:
       return Format("mr%u = ibv_alloc_null_mr(pd%u)", s.id, s.pd);
     case Op::kRegDmMr:

@@ -59,6 +59,8 @@ enum class Op : uint8_t {
   kPostSrqRecv,
   kAllocNullMr,
   kRegDmMr,  // `offset`: into the device memory of its side
+  kHoldCq,   // it is not polled from now on
+  kReleaseCq,
 };
 
 struct Sge {
@@ -107,8 +109,10 @@ struct Step {
   bool sq_sig_all = false;
   bool is_extended =
       false;  // ibv_create_cq_ex, ibv_create_qp_ex for ibv_wr_*; of a post: by ibv_wr_*
-  bool is_aborted = false;  // of such a post: ibv_wr_abort
-  bool to_self = false;     // an AH towards the own NIC; notify: solicited only
+  bool is_aborted = false;     // of such a post: ibv_wr_abort
+  bool to_self = false;        // an AH towards the own NIC; notify: solicited only
+  bool to_group = false;       // an AH of the multicast group
+  bool other_channel = false;  // a CQ made with the channel of the other side's context
   // Of a post: the next step follows at once, before anything of this one is waited for.
   bool with_next = false;
   Id peer = 0;  // of a QP: its pair's other one
