@@ -16,11 +16,12 @@ using transport::KeyFault;
 
 namespace {
 
-constexpr uint32_t kRemote = access::kRemoteRead | access::kRemoteWrite | access::kRemoteAtomic;
+constexpr uint32_t kRemote =
+    access::kRemoteRead | access::kRemoteWrite | access::kRemoteAtomic | access::kFlushGlobal;
 constexpr uint32_t kWriting = access::kRemoteWrite | access::kRemoteAtomic;
 // LOCAL_WRITE says nothing of a window, and programs pass it; optional rights may be ignored.
-constexpr uint32_t kWindowAccess = kRemote | access::kFlushGlobal | access::kZeroBased |
-                                   access::kLocalWrite | access::kOptionalMask;
+constexpr uint32_t kWindowAccess =
+    kRemote | access::kZeroBased | access::kLocalWrite | access::kOptionalMask;
 
 // What a region must be for the window asked for.
 KeyFault CheckRegion(const Mr* mr, const Pd* pd, const transport::WindowBind& bind) {

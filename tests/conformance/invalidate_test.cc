@@ -1,6 +1,7 @@
 // Invalidation: SEND with invalidate and LOCAL_INV take a key away.
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "tests/conformance/verbs_fixture.h"
 
@@ -81,6 +82,25 @@ TEST_F(Verb_ibv_post_send, LocalInvalidateTakesTheOwnKeyAway) {
   EXPECT_EQ(wc.opcode, IBV_WC_LOCAL_INV);
   EXPECT_EQ(wc.wr_id, 4u);
   ExpectKeyIsDead();
+}
+
+// Any right of others makes a region one whose key a peer can give back, FLUSH alone, too.
+TEST_F(Verb_ibv_post_send, InvalidatesWhateverIsOpenToOthers) {
+  constexpr unsigned kFlushGlobal = 1u << 8;  // IBV_ACCESS_FLUSH_GLOBAL
+  EXPECT_EQ(ibv_dereg_mr(std::exchange(lent, nullptr)), 0);
+  for (unsigned access : {unsigned{IBV_ACCESS_REMOTE_READ}, kFlushGlobal, 0u}) {
+    MakePair(SideOptions{});
+    ibv_mr* mr = ibv_reg_mr(b->pd, b->buffer.data(), 4096, static_cast<int>(access));
+    ASSERT_NE(mr, nullptr);
+    ASSERT_EQ(b->PostRecv(2, 8192, 64), 0);
+    ibv_send_wr wr = {};
+    wr.opcode = IBV_WR_SEND_WITH_INV;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.invalidate_rkey = mr->rkey;
+    ASSERT_EQ(a->Post(wr, {}), 0);
+    EXPECT_EQ(a->WaitSend().status, access != 0 ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR) << access;
+    EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  }
 }
 
 TEST_F(Verb_ibv_post_send, LocalInvalidateOfABadKeyFails) {

@@ -155,6 +155,10 @@ std::string CheckCall(const Step& step, const Outcome& outcome, const Actual& ac
     case Op::kResizeCq:
     case Op::kCreateSrq:
       return actual.entries >= step.entries ? "" : "less than was asked for";
+    case Op::kModifySrq:
+      return (step.mask & IBV_SRQ_MAX_WR) == 0 || actual.entries >= step.entries
+                 ? ""
+                 : "less than was asked for";
     case Op::kCreateQp: {
       const ibv_qp_cap &got = actual.cap, &asked = step.cap;
       const bool has_rq = step.srq == 0;
@@ -204,6 +208,7 @@ std::string CheckQuery(const Step& step, const Actual& actual, const Model& mode
     check("min_rnr_timer", got.min_rnr_timer, qp.attr.min_rnr_timer);
     check("max_dest_rd_atomic", got.max_dest_rd_atomic, qp.attr.max_dest_rd_atomic);
   }
+  if (qp.state == IBV_QPS_SQD && is_rc) check("sq_draining", got.sq_draining, qp.is_draining);
   if (was_rts && is_rc) {
     if (qp.sends.empty()) check("sq_psn", got.sq_psn, qp.next_psn);
     check("timeout", got.timeout, qp.attr.timeout);

@@ -1,9 +1,9 @@
 #include "tests/programs/executor.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -26,12 +26,25 @@ ibv_ah_attr AddressOf(const ibv_gid& gid) {
   return attr;
 }
 
+// An IPv4 group, as rdma_cm names it; of this process, since others on this host may run, too.
+ibv_gid Group() {
+  ibv_gid group = {};
+  const auto pid = static_cast<uint32_t>(getpid());
+  group.raw[10] = group.raw[11] = 0xff;
+  group.raw[12] = 239;
+  group.raw[13] = static_cast<uint8_t>(1 + (pid >> 16) % 255);
+  group.raw[14] = static_cast<uint8_t>(pid >> 8);
+  group.raw[15] = static_cast<uint8_t>(pid);
+  return group;
+}
+
 uint64_t OperationsOf(ibv_qp_type type) {
   constexpr uint64_t kUd = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
   constexpr uint64_t kUc = kUd | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
                            IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
   constexpr uint64_t kRc = kUc | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_READ |
-                           IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+                           IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
+                           IBV_QP_EX_WITH_ATOMIC_WRITE | (1u << 11);  // IBV_QP_EX_WITH_FLUSH
   return type == IBV_QPT_RC ? kRc : type == IBV_QPT_UC ? kUc : kUd;
 }
 
@@ -39,14 +52,6 @@ template <typename Map>
 typename Map::mapped_type Find(const Map& map, Id id) {
   auto found = map.find(id);
   return found == map.end() ? typename Map::mapped_type{} : found->second;
-}
-
-template <typename Map, typename Pointer>
-Id IdOf(const Map& map, Pointer object) {
-  for (const auto& [id, other] : map) {
-    if (other == object) return id;
-  }
-  return 0;
 }
 
 }  // namespace
@@ -77,7 +82,10 @@ void Executor::OpenSide(int side) {
   init.cap = {16, 16, 1, 1, 0};
   init.qp_type = IBV_QPT_RC;
   s.qp = s.pd != nullptr && s.cq != nullptr ? ibv_create_qp(s.pd, &init) : nullptr;
-  if (p == MAP_FAILED || s.qp == nullptr || s.channel == nullptr ||
+  ibv_alloc_dm_attr dm_attr = {};
+  dm_attr.length = kDmBytes;
+  s.dm = ibv_alloc_dm(s.context, &dm_attr);
+  if (p == MAP_FAILED || s.dm == nullptr || s.qp == nullptr || s.channel == nullptr ||
       ibv_query_gid(s.context, 1, kGidIndex, &s.gid) != 0 ||
       fcntl(s.context->async_fd, F_SETFL, flags | O_NONBLOCK) != 0) {
     throw std::runtime_error("a side can't be made");
@@ -114,8 +122,26 @@ Executor::~Executor() {
     if (s.cq != nullptr) ibv_destroy_cq(s.cq);
     if (s.pd != nullptr) ibv_dealloc_pd(s.pd);
     if (s.channel != nullptr) ibv_destroy_comp_channel(s.channel);
+    if (s.dm != nullptr) ibv_free_dm(s.dm);
     if (s.context != nullptr) ibv_close_device(s.context);
     if (s.arena != nullptr) munmap(s.arena, kArenaBytes);
+  }
+}
+
+const uint8_t* Executor::memory(int arena) {
+  if (arena < 2) return sides_[arena].arena;
+  Side& s = sides_[arena - 2];
+  if (ibv_memcpy_from_dm(s.dm_copy.data(), s.dm, 0, kDmBytes) != 0) {
+    throw std::runtime_error("device memory can't be read");
+  }
+  return s.dm_copy.data();
+}
+
+void Executor::SetMemory(int arena, const uint8_t* bytes) {
+  if (arena < 2) {
+    memcpy(sides_[arena].arena, bytes, kArenaBytes);
+  } else if (ibv_memcpy_to_dm(sides_[arena - 2].dm, 0, bytes, kDmBytes) != 0) {
+    throw std::runtime_error("device memory can't be written");
   }
 }
 
@@ -146,49 +172,6 @@ bool Executor::Barrier() {
     }
   }
   return true;
-}
-
-void Executor::Poll(std::vector<SeenCompletion>* completions, std::vector<SeenEvent>* events,
-                    std::vector<Id>* cq_events) {
-  for (const auto& [id, cq] : cqs_) {
-    ibv_wc wc = {};
-    while (ibv_poll_cq(cq, 1, &wc) == 1) {
-      SeenCompletion seen;
-      seen.cq = id;
-      seen.wc = wc;
-      for (const auto& [qp_id, qp] : qps_) {
-        if (qp->qp_num == wc.qp_num && (qp->send_cq == cq || qp->recv_cq == cq)) seen.qp = qp_id;
-      }
-      completions->push_back(seen);
-    }
-  }
-  for (const Side& s : sides_) {
-    pollfd channel = {s.channel->fd, POLLIN, 0};
-    while (poll(&channel, 1, 0) == 1) {
-      ibv_cq* cq = nullptr;
-      void* cq_context = nullptr;
-      if (ibv_get_cq_event(s.channel, &cq, &cq_context) != 0) break;
-      ibv_ack_cq_events(cq, 1);
-      cq_events->push_back(IdOf(cqs_, cq));
-    }
-    pollfd fd = {s.context->async_fd, POLLIN, 0};
-    while (poll(&fd, 1, 0) == 1) {
-      ibv_async_event event = {};
-      if (ibv_get_async_event(s.context, &event) != 0) break;
-      SeenEvent seen;
-      seen.type = event.event_type;
-      if (event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED ||
-          event.event_type == IBV_EVENT_SRQ_ERR) {
-        seen.object = IdOf(srqs_, event.element.srq);
-      } else if (event.event_type == IBV_EVENT_CQ_ERR) {
-        seen.object = IdOf(cqs_, event.element.cq);
-      } else {
-        seen.object = IdOf(qps_, event.element.qp);
-      }
-      ibv_ack_async_event(&event);
-      events->push_back(seen);
-    }
-  }
 }
 
 uint32_t Executor::QpnOf(Id qp) const { return Find(qpns_, qp); }
@@ -228,12 +211,21 @@ Actual Executor::Run(const Step& step) {
       actual.error = ibv_resize_cq(cqs_.at(step.id), static_cast<int>(step.entries));
       actual.entries = static_cast<uint32_t>(cqs_.at(step.id)->cqe);
       return actual;
+    case Op::kHoldCq:
+      held_[step.id] = true;
+      return actual;
+    case Op::kReleaseCq:
+      held_.erase(step.id);
+      return actual;
     case Op::kNotifyCq:
       actual.error = ibv_req_notify_cq(cqs_.at(step.id), step.to_self ? 1 : 0);
       return actual;
     case Op::kModifySrq: {
       ibv_srq_attr attr = {step.entries, 0, step.limit};
       actual.error = ibv_modify_srq(srqs_.at(step.id), &attr, static_cast<int>(step.mask));
+      // What it got instead, only a query tells.
+      if (actual.error == 0) actual.error = ibv_query_srq(srqs_.at(step.id), &actual.srq);
+      actual.entries = actual.srq.max_wr;
       return actual;
     }
     case Op::kQuerySrq:
@@ -249,11 +241,7 @@ Actual Executor::Run(const Step& step) {
       return actual;
     case Op::kAttachMcast:
     case Op::kDetachMcast: {
-      ibv_gid group = {};
-      group.raw[10] = group.raw[11] = 0xff;  // an IPv4 group, as rdma_cm names it
-      group.raw[12] = 239;
-      group.raw[13] = 1;
-      group.raw[15] = 77;
+      const ibv_gid group = Group();
       const bool attaches = step.op == Op::kAttachMcast;
       actual.error = attaches ? ibv_attach_mcast(qps_.at(step.id), &group, 0)
                               : ibv_detach_mcast(qps_.at(step.id), &group, 0);
@@ -301,6 +289,22 @@ Actual Executor::Make(const Step& step) {
       rkeys_[step.id] = {{mr->rkey, false}};
       break;
     }
+    case Op::kAllocNullMr: {
+      ibv_mr* mr = ibv_alloc_null_mr(pds_.at(step.pd));
+      if (!keep(mrs_, mr)) break;
+      lkeys_[step.id] = mr->lkey;
+      rkeys_[step.id] = {{mr->rkey, false}};
+      break;
+    }
+    case Op::kRegDmMr: {
+      ibv_mr* mr = ibv_reg_dm_mr(pds_.at(step.pd), sides_[step.side].dm, step.offset, step.length,
+                                 step.access);
+      if (!keep(mrs_, mr)) break;
+      lkeys_[step.id] = mr->lkey;
+      rkeys_[step.id] = {{mr->rkey, true}};
+      device_offsets_[step.id] = step.offset;
+      break;
+    }
     case Op::kAllocMw: {
       ibv_mw* mw = ibv_alloc_mw(pds_.at(step.pd), step.mw_type);
       if (keep(mws_, mw)) rkeys_[step.id] = {{mw->rkey, false}};
@@ -311,13 +315,15 @@ Actual Executor::Make(const Step& step) {
       if (step.is_extended) {
         ibv_cq_init_attr_ex init = {};
         init.cqe = step.entries;
-        init.wc_flags = IBV_WC_STANDARD_FLAGS;
-        init.channel = sides_[step.side].channel;
+        init.wc_flags = uint64_t{IBV_WC_STANDARD_FLAGS} | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+                        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+        init.channel = sides_[step.other_channel ? 1 - step.side : step.side].channel;
         ibv_cq_ex* extended = ibv_create_cq_ex(context, &init);
         cq = extended != nullptr ? ibv_cq_ex_to_cq(extended) : nullptr;
+        if (cq != nullptr) extended_cqs_[step.id] = extended;
       } else {
         cq = ibv_create_cq(context, static_cast<int>(step.entries), nullptr,
-                           sides_[step.side].channel, 0);
+                           sides_[step.other_channel ? 1 - step.side : step.side].channel, 0);
       }
       if (keep(cqs_, cq)) actual.entries = static_cast<uint32_t>(cq->cqe);
       break;
@@ -331,8 +337,11 @@ Actual Executor::Make(const Step& step) {
     case Op::kCreateQp:
       return MakeQp(step);
     case Op::kCreateAh: {
-      ibv_ah_attr attr = AddressOf(sides_[step.to_self ? step.side : 1 - step.side].gid);
-      keep(ahs_, ibv_create_ah(pds_.at(step.pd), &attr));
+      ibv_ah_attr attr =
+          AddressOf(step.to_group ? Group() : sides_[step.to_self ? step.side : 1 - step.side].gid);
+      if (keep(ahs_, ibv_create_ah(pds_.at(step.pd), &attr)) && step.to_group) {
+        groups_[step.id] = true;
+      }
       break;
     }
     default:
@@ -399,6 +408,8 @@ Actual Executor::Destroy(const Step& step) {
       break;
     case Op::kDestroyCq:
       end(cqs_, ibv_destroy_cq);
+      if (actual.error == 0) extended_cqs_.erase(step.id);
+      if (actual.error == 0) held_.erase(step.id);
       break;
     case Op::kDestroySrq:
       end(srqs_, ibv_destroy_srq);
@@ -452,8 +463,12 @@ std::string Executor::Clear() {
   clear("ibv_dereg_mr", mrs_, ibv_dereg_mr);
   clear("ibv_dealloc_pd", pds_, ibv_dealloc_pd);
   clear("ibv_dealloc_td", tds_, ibv_dealloc_td);
+  extended_cqs_.clear();
+  held_.clear();
+  groups_.clear();
   qpns_.clear();
   lkeys_.clear();
+  device_offsets_.clear();
   rkeys_.clear();
   return wrong;
 }

@@ -49,7 +49,9 @@ class Executor {
   // Messages there and back on QPs of its own: what was sent before has arrived or is lost. False:
   // the messages themselves did not arrive.
   bool Barrier();
-  uint8_t* memory(int side) { return sides_[side].arena; }
+  // Of device memory a copy.
+  const uint8_t* memory(int arena);
+  void SetMemory(int arena, const uint8_t* bytes);
   // Destroys everything in the right order. The text of what went wrong, or empty.
   std::string Clear();
 
@@ -61,6 +63,8 @@ class Executor {
   struct Side {
     ibv_context* context = nullptr;
     uint8_t* arena = nullptr;
+    ibv_dm* dm = nullptr;
+    std::vector<uint8_t> dm_copy = std::vector<uint8_t>(kDmBytes);
     ibv_gid gid = {};
     ibv_comp_channel* channel = nullptr;
     ibv_pd* pd = nullptr;  // of the barrier
@@ -69,6 +73,9 @@ class Executor {
   };
 
   void OpenSide(int side);
+  void PollCq(Id id, ibv_cq* cq, std::vector<SeenCompletion>* completions);
+  void PollExtended(Id id, ibv_cq_ex* cq, std::vector<SeenCompletion>* completions);
+  SeenCompletion Seen(Id cq, const ibv_wc& wc) const;
   void ConnectBarrier(int side);
   ibv_qp_attr Attributes(const Step& step) const;
   Actual Make(const Step& step);
@@ -76,11 +83,11 @@ class Executor {
   Actual Destroy(const Step& step);
   Actual BindType1(const Step& step);
   ibv_send_wr ToSendWr(const Step& step, const Wr& wr, std::vector<ibv_sge>* sges);
-  std::vector<ibv_sge> ToSges(int side, const std::vector<Sge>& sges) const;
+  std::vector<ibv_sge> ToSges(int side, const std::vector<Sge>& sges, bool is_inline = false) const;
   Key RemoteKey(const Wr& wr) const;
   Actual PostSends(const Step& step);
   Actual PostExtended(const Step& step);
-  void Build(ibv_qp_ex* qp, const ibv_send_wr& wr, bool is_ud);
+  void Build(ibv_qp_ex* qp, const ibv_send_wr& wr, const Wr& of, bool is_ud);
   void DropBinds(const Step& step, int from);
   Actual PostReceives(const Step& step);
 
@@ -90,13 +97,18 @@ class Executor {
   std::map<Id, ibv_mr*> mrs_;
   std::map<Id, ibv_mw*> mws_;
   std::map<Id, ibv_cq*> cqs_;
+  std::map<Id, ibv_cq_ex*> extended_cqs_;  // of those
+  std::map<Id, bool> held_;                // CQs that are not polled
+  uint64_t polls_ = 0;
   std::map<Id, ibv_srq*> srqs_;
   std::map<Id, ibv_qp*> qps_;
   std::map<Id, ibv_ah*> ahs_;
   std::map<Id, bool> in_group_;
+  std::map<Id, bool> groups_;  // AHs of the multicast group
   // These outlive their objects.
   std::map<Id, uint32_t> qpns_;
   std::map<Id, uint32_t> lkeys_;
+  std::map<Id, uint32_t> device_offsets_;  // of regions of device memory
   std::map<Id, std::vector<Key>> rkeys_;
 };
 

@@ -7,6 +7,13 @@
 namespace verbena::programs {
 namespace {
 
+// ibv_qp_ex with the pointer that v64 appended.
+struct QpExV64 {
+  ibv_qp_ex ex;
+  void (*wr_flush)(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, size_t len, uint8_t type,
+                   uint8_t level);
+};
+
 template <typename Wr>
 int IndexOf(const std::vector<Wr>& wrs, const Wr* wr) {
   return wr == nullptr ? -1 : static_cast<int>(wr - wrs.data());
@@ -14,13 +21,18 @@ int IndexOf(const std::vector<Wr>& wrs, const Wr* wr) {
 
 }  // namespace
 
-std::vector<ibv_sge> Executor::ToSges(int side, const std::vector<Sge>& sges) const {
+std::vector<ibv_sge> Executor::ToSges(int side, const std::vector<Sge>& sges,
+                                      bool is_inline) const {
   std::vector<ibv_sge> list;
   for (const Sge& sge : sges) {
     auto key = lkeys_.find(sge.mr);
     const uint32_t lkey = key == lkeys_.end() ? 0 : key->second;
-    list.push_back({reinterpret_cast<uint64_t>(sides_[side].arena) + sge.offset, sge.length,
-                    lkey ^ sge.key_flip});
+    uint64_t address = reinterpret_cast<uint64_t>(sides_[side].arena) + sge.offset;
+    auto device = device_offsets_.find(sge.mr);
+    // Inline data are the program's own bytes, whatever the key says.
+    if (device != device_offsets_.end() && !is_inline)
+      address = uint64_t{sge.offset} - device->second;
+    list.push_back({address, sge.length, lkey ^ sge.key_flip});
   }
   return list;
 }
@@ -42,7 +54,7 @@ Executor::Key Executor::RemoteKey(const Wr& wr) const {
 
 ibv_send_wr Executor::ToSendWr(const Step& step, const Wr& wr, std::vector<ibv_sge>* sges) {
   ibv_send_wr out = {};
-  *sges = ToSges(step.side, wr.sges);
+  *sges = ToSges(step.side, wr.sges, (wr.flags & IBV_SEND_INLINE) != 0);
   out.wr_id = wr.wr_id;
   out.sg_list = sges->data();
   out.num_sge = static_cast<int>(sges->size());
@@ -82,7 +94,9 @@ ibv_send_wr Executor::ToSendWr(const Step& step, const Wr& wr, std::vector<ibv_s
     out.imm_data = wr.imm;
     out.wr.ud.ah = ahs_.at(wr.ah);
     auto qpn = qpns_.find(wr.remote_qp);
-    out.wr.ud.remote_qpn = qpn == qpns_.end() ? 0xfffff0 : qpn->second;
+    out.wr.ud.remote_qpn = groups_.count(wr.ah) != 0 ? 0xffffff  // whoever is attached
+                           : qpn == qpns_.end()      ? 0xfffff0
+                                                     : qpn->second;
     out.wr.ud.remote_qkey = wr.qkey;
   }
   return out;
@@ -96,10 +110,17 @@ void Executor::DropBinds(const Step& step, int from) {
   }
 }
 
-void Executor::Build(ibv_qp_ex* qp, const ibv_send_wr& wr, bool is_ud) {
+void Executor::Build(ibv_qp_ex* qp, const ibv_send_wr& wr, const Wr& of, bool is_ud) {
   qp->wr_id = wr.wr_id;
   qp->wr_flags = wr.send_flags & ~unsigned{IBV_SEND_INLINE};
+  if (wr.opcode == kWrFlush) {
+    return reinterpret_cast<QpExV64*>(qp)->wr_flush(qp, wr.wr.rdma.rkey, wr.wr.rdma.remote_addr,
+                                                    of.flush_length, of.flush_type, of.flush_level);
+  }
   switch (wr.opcode) {
+    case IBV_WR_ATOMIC_WRITE:
+      return ibv_wr_atomic_write(qp, wr.wr.rdma.rkey, wr.wr.rdma.remote_addr,
+                                 reinterpret_cast<const void*>(wr.sg_list[0].addr));
     case IBV_WR_SEND:
       ibv_wr_send(qp);
       break;
@@ -156,7 +177,7 @@ Actual Executor::PostExtended(const Step& step) {
   ibv_wr_start(qp);
   for (const Wr& wr : step.wrs) {
     std::vector<ibv_sge> sges;
-    Build(qp, ToSendWr(step, wr, &sges), base->qp_type == IBV_QPT_UD);
+    Build(qp, ToSendWr(step, wr, &sges), wr, base->qp_type == IBV_QPT_UD);
   }
   if (step.is_aborted) {
     ibv_wr_abort(qp);

@@ -5,8 +5,8 @@
 namespace verbena::programs {
 namespace {
 
-constexpr uint32_t kRemoteAll =
-    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+constexpr uint32_t kRemoteAll = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                IBV_ACCESS_REMOTE_ATOMIC | kAccessFlushGlobal;
 constexpr uint32_t kAll = kRemoteAll | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
 constexpr uint32_t kQKey = 0x1111'1111;
 constexpr size_t kPairsMax = 5;
@@ -51,6 +51,7 @@ void Generator::SetStage() {
     mr.access = kAll;
     Add(mr);
     MakeMr(side, pd.id);
+    if (random_.Percent(40)) MakeOddMr(side, pd.id);
     if (random_.Percent(50)) {  // what belongs to somebody else
       Step other_pd = New(Op::kAllocPd, side);
       Add(other_pd);
@@ -73,12 +74,15 @@ void Generator::SetStage() {
 
 void Generator::Next() {
   const uint32_t choice = random_.Below(100);
-  if (choice < 48) {
+  if (choice < 3) {
+    const uint32_t which = random_.Below(3);
+    if (!(which == 0 ? Unpolled() : which == 1 ? Drain() : MulticastTraffic())) Traffic();
+  } else if (choice < 48) {
     Traffic();
   } else if (choice < 58) {
     if (!Together()) Traffic();
   } else if (choice < 66) {
-    Window();
+    if (!random_.Percent(10) || !InvalidateRegion()) Window();
   } else if (choice < 78) {
     if (!Repair()) Traffic();
   } else if (choice < 84) {
@@ -94,7 +98,8 @@ void Generator::Next() {
 
 uint32_t Generator::SomeAccess() {
   if (random_.Percent(50)) return kAll;
-  return random_.Below(32) & kAll;
+  if (random_.Percent(2)) return kAll | kAccessFlushPersistent;
+  return random_.Below(512) & kAll;
 }
 
 bool Generator::MakeMr(int side, Id pd) {
@@ -106,6 +111,25 @@ bool Generator::MakeMr(int side, Id pd) {
   if ((mr.access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0 &&
       random_.Percent(90)) {
     mr.access |= IBV_ACCESS_LOCAL_WRITE;
+  }
+  return Add(mr);
+}
+
+// Of no memory, or of the device's.
+bool Generator::MakeOddMr(int side, Id pd) {
+  Step mr = New(random_.Percent(30) ? Op::kAllocNullMr : Op::kRegDmMr, side);
+  mr.pd = pd;
+  if (mr.op == Op::kAllocNullMr) return Add(mr);
+  mr.offset = random_.Below(kDmBytes / 8) * 4;
+  mr.length = random_.Between(1, (kDmBytes - mr.offset) / 4) * 4;
+  mr.access = (SomeAccess() & ~uint32_t{IBV_ACCESS_MW_BIND}) | IBV_ACCESS_ZERO_BASED;
+  if (random_.Percent(80)) mr.access |= IBV_ACCESS_LOCAL_WRITE;
+  if (random_.Percent(5)) {
+    mr.access &= ~uint32_t{IBV_ACCESS_ZERO_BASED};
+    mr.wrong = "not zero-based";
+  } else if (random_.Percent(5)) {
+    mr.length += kDmBytes;
+    mr.wrong = "beyond the device memory";
   }
   return Add(mr);
 }
@@ -147,7 +171,8 @@ Step Generator::ModifyTo(const Qp& qp, ibv_qp_state state) {
   ibv_qp_attr& attr = step.attr;
   attr.port_num = 1;
   attr.qkey = kQKey;
-  attr.qp_access_flags = random_.Percent(85) ? kRemoteAll : random_.Below(16) & kRemoteAll;
+  attr.qp_access_flags = random_.Percent(85) ? kRemoteAll : random_.Below(512) & kRemoteAll;
+  if (random_.Percent(30)) attr.qp_access_flags |= kAccessFlushPersistent;
   attr.rq_psn = psns_[qp.peer];
   attr.sq_psn = psns_[qp.id];
   // The same at both ends: drawn from the pair's lower number.
@@ -244,7 +269,11 @@ bool Generator::RandomModify() {
 bool Generator::MakeSomething() {
   const int side = static_cast<int>(random_.Below(2));
   const Id pd = AnyOf(model_.pds, side);
-  switch (random_.Below(8)) {
+  switch (random_.Below(10)) {
+    case 9:
+      return Foreign();
+    case 8:
+      return MakeOddMr(side, pd);
     case 0:
       return Add(New(Op::kAllocPd, side));
     case 1: {
@@ -274,6 +303,7 @@ bool Generator::MakeSomething() {
       Step step = New(Op::kCreateAh, side);
       step.pd = pd;
       step.to_self = random_.Percent(30);
+      step.to_group = !step.to_self && random_.Percent(20);
       return Add(step);
     }
     default:
@@ -314,8 +344,10 @@ bool Generator::ChangeSomething() {
     case 0: {
       Step step = New(Op::kModifySrq, side);
       step.id = AnyOf(model_.srqs, side);
-      step.mask = IBV_SRQ_LIMIT;
+      step.mask = random_.Percent(50) ? uint32_t{IBV_SRQ_LIMIT} : random_.Between(1, 3);
       step.limit = random_.Below(random_.Percent(20) ? 64 : 6);
+      step.entries = random_.Percent(80) ? 4u << random_.Below(5) : random_.Below(8);
+      if (random_.Percent(3)) step.entries = 1u << 30;
       return Add(step);
     }
     case 1: {

@@ -31,7 +31,13 @@ class Generator {
   void Next();
   // generator.cc: objects and states
   bool MakeMr(int side, Id pd);
+  bool MakeOddMr(int side, Id pd);
   bool MakePair();
+  bool Foreign();
+  // generator_queues.cc
+  bool Unpolled();
+  bool Drain();
+  bool MulticastTraffic();
   bool MakeSomething();
   bool DestroySomething();
   bool ChangeSomething();
@@ -48,7 +54,9 @@ class Generator {
   bool Together();
   bool FullQueue(const Qp& qp);
   bool Window();
-  bool DrawSend(const Qp& qp, Wr* wr);
+  bool InvalidateRegion();
+  bool DrawSend(const Qp& qp, bool is_extended, Wr* wr);
+  Wr DrawFlushOf(const Wr& wr);
   bool DrawSges(const Qp& qp, uint32_t length, uint32_t access, uint32_t max_sges,
                 std::vector<Sge>* out);
   bool DrawRemote(const Qp& qp, uint32_t length, uint32_t access, uint32_t alignment, Wr* wr);

@@ -18,6 +18,9 @@ std::vector<Id> OfSide(const Map& map, int side) {
   return ids;
 }
 
+// The address a peer begins with.
+uint32_t FirstOf(const Mr& mr) { return mr.kind == Mr::kDevice ? 0 : mr.offset; }
+
 }  // namespace
 
 uint32_t Generator::SomeLength() {
@@ -90,7 +93,7 @@ bool Generator::DrawRemote(const Qp& qp, uint32_t length, uint32_t access, uint3
   for (const auto& [id, mr] : model_.mrs) {
     if (mr.side == peer.side && model_.Protection(mr.pd) == model_.Protection(peer.pd) &&
         (mr.access & access) == access) {
-      fit.push_back({id, mr.offset, mr.length});
+      fit.push_back({id, FirstOf(mr), mr.length});
     }
   }
   for (const auto& [id, mw] : model_.mws) {
@@ -115,7 +118,7 @@ bool Generator::DrawRemote(const Qp& qp, uint32_t length, uint32_t access, uint3
   return true;
 }
 
-bool Generator::DrawSend(const Qp& qp, Wr* wr) {
+bool Generator::DrawSend(const Qp& qp, bool is_extended, Wr* wr) {
   static const std::vector<ibv_wr_opcode> kRc = {
       IBV_WR_SEND,        IBV_WR_SEND_WITH_IMM,       IBV_WR_RDMA_WRITE,
       IBV_WR_RDMA_WRITE,  IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ,
@@ -126,10 +129,16 @@ bool Generator::DrawSend(const Qp& qp, Wr* wr) {
   static const std::vector<ibv_wr_opcode> kUd = {IBV_WR_SEND, IBV_WR_SEND_WITH_IMM};
   wr->wr_id = NewWrId(false);
   wr->opcode = random_.Of(qp.type == IBV_QPT_RC ? kRc : qp.type == IBV_QPT_UC ? kUc : kUd);
+  if (qp.type == IBV_QPT_RC && random_.Percent(is_extended ? 12 : 1)) wr->opcode = kWrFlush;
   wr->flags = random_.Percent(70) ? IBV_SEND_SIGNALED : 0;
   if (random_.Percent(30)) wr->flags |= IBV_SEND_FENCE;
   if (random_.Percent(10)) wr->flags |= IBV_SEND_SOLICITED;
   uint32_t length = SomeLength();
+  if (wr->opcode == kWrFlush) {
+    wr->flush_length = length;
+    wr->flush_level = static_cast<uint8_t>(random_.Below(2));
+    return DrawRemote(qp, length, kAccessFlushGlobal, 1, wr);
+  }
   const bool takes = wr->opcode == IBV_WR_RDMA_READ || IsAtomic(wr->opcode);
   const bool is_atomic_write = wr->opcode == IBV_WR_ATOMIC_WRITE;
   if (IsAtomic(wr->opcode) || is_atomic_write) length = kAtomicBytes;
@@ -181,11 +190,27 @@ bool Generator::DrawSend(const Qp& qp, Wr* wr) {
   return true;
 }
 
+// What a WRITE or ATOMIC_WRITE has written, or a part of it.
+Wr Generator::DrawFlushOf(const Wr& write) {
+  Wr wr;
+  wr.wr_id = NewWrId(false);
+  wr.opcode = kWrFlush;
+  wr.flags = IBV_SEND_SIGNALED;
+  wr.remote = write.remote;
+  wr.key_age = write.key_age;
+  wr.flush_level = static_cast<uint8_t>(random_.Below(2));
+  const uint32_t length = LengthOf(write.sges), skipped = random_.Below(length + 1);
+  wr.remote_offset = write.remote_offset + skipped;
+  wr.flush_length = random_.Below(length - skipped + 1);
+  return wr;
+}
+
 // Makes one thing wrong; nullptr: there was nothing to spoil.
 const char* Generator::Spoil(const Qp& qp, Wr* wr) {
   const bool has_sge = !wr->sges.empty() && wr->sges[0].length != 0;
   const bool is_inline = (wr->flags & IBV_SEND_INLINE) != 0;
-  switch (random_.Below(16)) {
+  const uint32_t bytes_there = wr->opcode == kWrFlush ? wr->flush_length : LengthOf(wr->sges);
+  switch (random_.Below(20)) {
     case 0:
       if (!has_sge || is_inline) return nullptr;
       wr->sges[0].key_flip = 1u << random_.Below(8);
@@ -220,17 +245,17 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
       if (auto mw = model_.mws.find(wr->remote); mw != model_.mws.end()) {
         const bool from_zero = (mw->second.access & IBV_ACCESS_ZERO_BASED) != 0;
         wr->remote_offset =
-            (from_zero ? 0 : mw->second.offset) + mw->second.length - LengthOf(wr->sges) + 1;
+            (from_zero ? 0 : mw->second.offset) + mw->second.length - bytes_there + 1;
         return "one byte beyond the window";
       }
       auto mr = model_.mrs.find(wr->remote);
       if (mr == model_.mrs.end()) return nullptr;
       const Mr& of = mr->second;
-      if (random_.Percent(50) && of.offset > 0) {
+      if (random_.Percent(50) && FirstOf(of) > 0) {
         wr->remote_offset = of.offset - 1;
         return "one byte before the remote region";
       }
-      wr->remote_offset = of.offset + of.length - LengthOf(wr->sges) + 1;
+      wr->remote_offset = FirstOf(of) + of.length - bytes_there + 1;
       return "one byte beyond the remote region";
     }
     case 8:
@@ -239,8 +264,8 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
       wr->remote = AnyOf(model_.mrs, 1 - qp.side);
       wr->key_age = 0;
       if (wr->remote == 0) return nullptr;
-      if (const Mr& mr = model_.mrs.at(wr->remote); mr.length >= LengthOf(wr->sges)) {
-        wr->remote_offset = mr.offset + random_.Below(mr.length - LengthOf(wr->sges) + 1);
+      if (const Mr& mr = model_.mrs.at(wr->remote); mr.length >= bytes_there) {
+        wr->remote_offset = FirstOf(mr) + random_.Below(mr.length - bytes_there + 1);
         if (IsAtomic(wr->opcode)) wr->remote_offset &= ~7u;
       }
       return "another region's rkey";
@@ -255,7 +280,7 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
       wr->remote = window;
       wr->key_age = random_.Percent(60) ? mw.keys - mw.live_key : random_.Below(mw.keys);
       if ((mw.access & IBV_ACCESS_ZERO_BASED) == 0 && mw.length != 0) {
-        const uint32_t bytes = std::min(LengthOf(wr->sges), mw.length);
+        const uint32_t bytes = std::min(bytes_there, mw.length);
         wr->remote_offset = mw.offset + random_.Below(mw.length - bytes + 1);
         if (IsAtomic(wr->opcode)) wr->remote_offset &= ~7u;
       }
@@ -275,11 +300,38 @@ const char* Generator::Spoil(const Qp& qp, Wr* wr) {
       if (qp.type == IBV_QPT_RC) return nullptr;
       wr->opcode = qp.type == IBV_QPT_UD ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
       return "an operation of other services";
+    case 15:
+      if (wr->opcode != kWrFlush) return nullptr;
+      wr->flush_type = static_cast<uint8_t>(random_.Below(5));
+      if (random_.Percent(20)) wr->flush_level = static_cast<uint8_t>(random_.Below(4));
+      return "type or level, perhaps";
+    case 16:
+    case 17: {
+      if (is_inline || IsAtomic(wr->opcode) || wr->opcode == kWrFlush) return nullptr;
+      for (Sge& sge : wr->sges) {
+        sge.length = 0;
+        sge.key_flip = 1u << random_.Below(8);
+      }
+      wr->remote_flip = 1u << random_.Below(8);
+      wr->remote_offset += kArenaBytes;
+      return "no bytes, of wrong keys";
+    }
+    case 18: {
+      if (is_inline || IsAtomic(wr->opcode) || wr->sges.size() >= qp.cap.max_send_sge) {
+        return nullptr;
+      }
+      wr->sges.insert(wr->sges.begin(), {AnyOf(model_.mrs, qp.side), 64, 0, 1});
+      return "an SGE of no bytes with a wrong key";
+    }
     default:
       if (qp.type != IBV_QPT_UD) return nullptr;
       if (random_.Percent(50)) {
         wr->qkey ^= 0x10;
         return "Q_Key";
+      }
+      if (const Id other = AnyOf(model_.ahs, 1 - qp.side); other != 0 && random_.Percent(30)) {
+        wr->ah = other;
+        return "another context's AH";
       }
       wr->ah = AnyOf(model_.ahs, qp.side);
       return "some AH";
@@ -312,11 +364,12 @@ bool Generator::Sends(Qp& qp, bool with_next) {
   Step step = New(Op::kPostSend, qp.side);
   step.id = qp.id;
   const Qp copy = qp;  // Add() may be called while drawing
+  step.is_extended = copy.is_extended && random_.Percent(50);
   const uint32_t count = random_.Percent(50) ? 1 : random_.Between(2, 6);
   const uint32_t spoiled = random_.Percent(30) ? random_.Below(count) : count;
   for (uint32_t i = 0; i < count; ++i) {
     Wr wr;
-    if (!DrawSend(copy, &wr)) continue;
+    if (!DrawSend(copy, step.is_extended, &wr)) continue;
     if (i == spoiled) {
       const Wr good = wr;
       const char* what = Spoil(copy, &wr);
@@ -327,12 +380,15 @@ bool Generator::Sends(Qp& qp, bool with_next) {
       }
     }
     step.wrs.push_back(wr);
+    const bool writes = wr.opcode == IBV_WR_RDMA_WRITE || wr.opcode == IBV_WR_ATOMIC_WRITE;
+    if (step.is_extended && writes && copy.type == IBV_QPT_RC && random_.Percent(40)) {
+      step.wrs.push_back(DrawFlushOf(wr));
+    }
   }
   if (step.wrs.empty()) return false;
   step.with_next = with_next;
   step.wrs.back().flags |= IBV_SEND_SIGNALED;  // tells when all of it is done
-  if (copy.is_extended && random_.Percent(50)) {
-    step.is_extended = true;
+  if (step.is_extended) {
     step.is_aborted = random_.Percent(5);
     if (Add(step)) return true;
     step.is_extended = step.is_aborted = false;
@@ -432,7 +488,7 @@ bool Generator::Window() {
   }
   std::vector<Id> regions;
   for (const auto& [id, mr] : model_.mrs) {
-    if (mr.side != side || mr.length < 64) continue;
+    if ((mr.side != side && !random_.Percent(3)) || mr.length < 64) continue;
     const bool fits = (mr.access & IBV_ACCESS_MW_BIND) != 0 &&
                       model_.Protection(mr.pd) == model_.Protection(qp.pd);
     for (int weight = fits ? 8 : 1; weight > 0; --weight) regions.push_back(id);
@@ -444,6 +500,7 @@ bool Generator::Window() {
   wr.bind_offset = mr.offset + random_.Below(mr.length - wr.bind_length + 1);
   if (random_.Percent(5)) wr.bind_length = mr.offset + mr.length - wr.bind_offset + 1;
   wr.bind_access = random_.Below(8) << 1;
+  if (random_.Percent(30)) wr.bind_access |= kAccessFlushGlobal;
   if (mw.type == IBV_MW_TYPE_2 && random_.Percent(20)) wr.bind_access |= IBV_ACCESS_ZERO_BASED;
   Step step = New(mw.type == IBV_MW_TYPE_2 ? Op::kPostSend : Op::kBindMw, side);
   if (step.op == Op::kPostSend) {
@@ -456,6 +513,32 @@ bool Generator::Window() {
     step.mr = wr.bind_mr;
     wr.opcode = IBV_WR_BIND_MW;
   }
+  step.wrs.push_back(wr);
+  return Add(step);
+}
+
+// From here or there; what it was is of no more use, so seldom of what everything uses.
+bool Generator::InvalidateRegion() {
+  const int side = static_cast<int>(random_.Below(2));
+  Id region = AnyOf(model_.mrs, side);
+  if (random_.Percent(70)) region = std::max(region, AnyOf(model_.mrs, side));
+  std::vector<Id> able;
+  for (const auto& [id, qp] : model_.qps) {
+    if (qp.side == side && qp.type != IBV_QPT_UD && qp.state == IBV_QPS_RTS) able.push_back(id);
+  }
+  if (able.empty() || region == 0) return false;
+  const Qp qp = model_.qps.at(random_.Of(able));
+  const bool remotely = qp.type == IBV_QPT_RC && random_.Percent(50);
+  if (remotely && model_.qps.count(qp.peer) == 0) return false;
+  if (remotely) Receives(model_.qps.at(qp.id), 1);
+  Wr wr;
+  wr.wr_id = NewWrId(false);
+  wr.flags = IBV_SEND_SIGNALED;
+  wr.opcode = remotely ? IBV_WR_SEND_WITH_INV : IBV_WR_LOCAL_INV;
+  wr.remote = region;
+  if (random_.Percent(5)) wr.remote_flip = 1u << random_.Below(8);
+  Step step = New(Op::kPostSend, remotely ? 1 - side : side);
+  step.id = remotely ? qp.peer : qp.id;
   step.wrs.push_back(wr);
   return Add(step);
 }

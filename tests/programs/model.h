@@ -44,7 +44,7 @@ struct Event {
 };
 
 struct Range {
-  int side = 0;
+  int side = 0;  // or the device memory of one: side + 2
   uint32_t offset = 0, length = 0;
   bool Meets(const Range& other) const {
     return side == other.side && offset < other.offset + other.length &&
@@ -62,6 +62,7 @@ struct Outcome {
   std::vector<Id> cq_events;   // of CQs, in their channel
   std::vector<Range> unknown;  // memory that may hold anything
   std::vector<Id> moved_qps;   // whose state has changed by itself
+  std::vector<Range> flushed;  // what is to be seen there as soon as all has completed
   bool is_silent = false;      // something was lost that nobody is told of
 };
 
@@ -73,6 +74,9 @@ struct Mr {
   int side;
   Id pd;
   uint32_t offset, length, access;
+  enum Kind { kMemory, kNull, kDevice } kind = kMemory;
+  bool is_invalidated = false;
+  bool is_unclear = false;  // a flushed invalidation may have been done
 };
 struct Mw {
   int side;
@@ -89,6 +93,9 @@ struct Cq {
   int side;
   uint32_t entries;
   enum { kQuiet, kAny, kSolicited } armed = kQuiet;
+  bool is_held = false;                  // nobody polls it
+  bool is_dead = false;                  // it overran
+  std::vector<Completion> backlog = {};  // while it is held
 };
 struct Srq {
   int side;
@@ -99,7 +106,7 @@ struct Srq {
 struct Ah {
   int side;
   Id pd;
-  bool to_self;
+  bool to_self, to_group;
 };
 struct Work {
   Wr wr;
@@ -120,7 +127,9 @@ struct Qp {
   uint32_t next_psn = 0, epsn = 0;
   bool psns_known = true;
   enum { kNotYet, kPerhaps, kTold } established = kNotYet;
-  bool in_group = false;  // multicast
+  bool in_group = false;     // multicast
+  bool is_draining = false;  // in SQD: the first of `sends` was begun before
+  bool tells_drained = false;
   std::deque<Work> sends;
   std::deque<Wr> receives;
 
@@ -144,7 +153,7 @@ class Model {
   uint8_t* memory(int side) { return arenas_[side].data(); }
   const uint8_t* memory(int side) const { return arenas_[side].data(); }
   // What a program's memory holds at first.
-  static void Fill(uint64_t seed, int side, uint8_t* arena);
+  static void Fill(uint64_t seed, int arena, uint8_t* bytes);
 
   // The base of a parent domain, or the PD itself.
   Id Protection(Id pd) const;
@@ -165,13 +174,21 @@ class Model {
   void Open() { out_.applies = false; }
   void Fail(int error) { out_.error = error; }
   bool InUse(Id pd) const;
-  bool IsPinned(Id mr) const;  // by work that waits
+  // By work that waits, of another QP than `except`.
+  bool IsPinned(Id mr, Id except = 0) const;
 
   bool MayHaveWindows(Id mr) const;
 
   // Steps that are not waited for must have nothing to do with each other.
   void BeginStep(const Step& step);
   void TellChannels();
+  // model_cqs.cc: CQs that nobody polls.
+  void ApplyHold(const Step& step);
+  bool HoldCompletions();
+  void CheckRoom();
+  void Overrun(Id cq);
+  bool IsDead(Id cq) const;
+  bool IsHeld(const Qp& qp) const;
   void Touch(const Range& range, bool writes);
 
   // model_objects.cc
@@ -194,23 +211,35 @@ class Model {
   void PostExtended(Qp& qp, const Step& step);
   void PostRecv(const Step& step);
   void BindType1(const Step& step);
-  int CheckPost(const Qp& qp, const Wr& wr) const;
+  int CheckPost(const Qp& qp, const Wr& wr, bool is_extended) const;
   bool MakeWork(const Qp& qp, const Wr& wr, Work* out);
   void Progress();
   Verdict Execute(Qp& qp);
   Verdict ExecuteRc(Qp& qp, const Work& work);
   Verdict ExecuteUc(Qp& qp, const Work& work);
   Verdict ExecuteUd(Qp& qp, const Work& work);
+  void Deliver(Qp& qp, Qp& peer, const Work& work);
   Verdict ExecuteBind(Qp& qp, const Work& work);
   Verdict ExecuteInvalidate(Qp& qp, const Work& work);
+  Verdict ExecuteFlush(Qp& qp, Qp& peer, const Work& work);
+  bool Invalidate(const Qp& by, const Work& work);
   Verdict ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t length);
   Verdict FailSend(Qp& qp, std::vector<ibv_wc_status> statuses);
   Verdict CompleteSend(Qp& qp);
+  // The peer's side of a request that is refused. IBTA 9.9.3.1: its program hears of it by a
+  // receive that failed, or else by an event.
+  enum class Told { kByEvent, kByReceive, kByEither };
+  Verdict Refuse(Qp& qp, Qp& peer, ibv_wc_status status, ibv_event_type event,
+                 Told told = Told::kByEvent);
   // model_memory.cc
-  bool LocalRangesAllow(const Qp& qp, const std::vector<Sge>& sges, uint32_t access) const;
+  // Where an SGE's bytes are; of no length: nowhere, they are of a null MR.
+  Range Place(int side, const Sge& sge) const;
+  bool Overlap(const std::vector<Sge>& sges, int side) const;
+  bool LocalRangesAllow(const Qp& qp, const std::vector<Sge>& sges, uint32_t access);
+  // What a remote key opens: its range in the peer's arena, and what addresses count from.
+  bool FindTarget(const Qp& peer, const Work& work, uint32_t access, Range* whole, uint32_t* base);
   // The place of a remote range in the peer's arena; false: the key does not give it.
-  bool Resolve(const Qp& peer, const Work& work, uint32_t length, uint32_t access,
-               Range* out) const;
+  bool Resolve(const Qp& peer, const Work& work, uint32_t length, uint32_t access, Range* out);
   std::vector<uint8_t> Gather(const Qp& qp, const Work& work);
   void Scatter(int side, const std::vector<Sge>& sges, const std::vector<uint8_t>& data);
   void Write(const Range& range, const uint8_t* data);
@@ -218,22 +247,24 @@ class Model {
   void CheckHazards(const Work& work, int side, const std::vector<Range>& remote);
   // Whether a receive is fit for a message of so many bytes.
   enum class Fit { kFits, kTooShort, kBadKey, kUnclear };
-  Fit Judge(const Qp& peer, const Wr& receive, uint32_t length) const;
+  Fit Judge(const Qp& peer, const Wr& receive, uint32_t length);
   void CompleteReceive(Qp& peer, const Qp& from, const Work& work, uint32_t byte_len);
   void FailReceive(Qp& peer, std::vector<ibv_wc_status> statuses);
   void TakenFromSrq(Qp& peer);
   void Establish(Qp& peer, bool is_sure);
 
   Outcome out_;
-  std::array<std::vector<uint8_t>, 2> arenas_;
+  std::array<std::vector<uint8_t>, kArenas> arenas_;
   struct Touched {
     Range range;
     bool writes;
   };
   std::vector<Touched> touched_before_, touched_now_;  // by the steps with this one
   std::vector<Id> used_before_;                        // QPs and SRQs
+  std::map<Id, size_t> came_before_;                   // completions, by CQ
   bool goes_on_ = false;
-  Id executing_ = 0;  // the QP whose work it is
+  Id executing_ = 0;                                  // the QP whose work it is
+  bool sent_to_group_ = false, sent_to_one_ = false;  // datagrams of this step
   // Of READs and atomics of this step, without a fence of the same QP since.
   std::vector<std::pair<Id, Range>> under_way_;
 };
@@ -256,6 +287,9 @@ inline bool IsSend(ibv_wr_opcode opcode) {
 }
 inline bool IsAtomic(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+inline bool IsInvalidation(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_LOCAL_INV || opcode == IBV_WR_SEND_WITH_INV;
 }
 // What a transition of ibv_modify_qp takes. False: there is none.
 bool Transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, uint32_t* required,

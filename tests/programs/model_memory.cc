@@ -5,47 +5,74 @@
 
 namespace verbena::programs {
 
+Range Model::Place(int side, const Sge& sge) const {
+  auto mr = mrs.find(sge.mr);
+  if (mr == mrs.end() || mr->second.kind == Mr::kMemory) return {side, sge.offset, sge.length};
+  return {side + 2, sge.offset, mr->second.kind == Mr::kNull ? 0 : sge.length};
+}
+
+bool Model::Overlap(const std::vector<Sge>& sges, int side) const {
+  for (size_t i = 0; i < sges.size(); ++i) {
+    const Range range = Place(side, sges[i]);
+    for (size_t j = 0; j < i; ++j) {
+      if (range.length != 0 && range.Meets(Place(side, sges[j]))) return true;
+    }
+  }
+  return false;
+}
+
 // IBTA 10.6.3.1. Of no bytes nothing is asked.
-bool Model::LocalRangesAllow(const Qp& qp, const std::vector<Sge>& sges, uint32_t access) const {
+bool Model::LocalRangesAllow(const Qp& qp, const std::vector<Sge>& sges, uint32_t access) {
   for (const Sge& sge : sges) {
     if (sge.length == 0) continue;
     auto found = mrs.find(sge.mr);
     if (found == mrs.end() || sge.key_flip != 0) return false;
     const Mr& mr = found->second;
+    if (mr.is_unclear) Open();
+    if (mr.is_invalidated) return false;  // IBTA 10.6.5: neither key is good
     if (mr.side != qp.side || Protection(mr.pd) != Protection(qp.pd)) return false;
+    if (mr.kind == Mr::kNull) continue;  // ibv_alloc_null_mr(3): of the maximum length
     if ((mr.access & access) != access) return false;
     if (sge.offset < mr.offset || sge.offset + sge.length > mr.offset + mr.length) return false;
   }
   return true;
 }
 
-bool Model::Resolve(const Qp& peer, const Work& work, uint32_t length, uint32_t access,
-                    Range* out) const {
+bool Model::FindTarget(const Qp& peer, const Work& work, uint32_t access, Range* whole,
+                       uint32_t* base) {
   const Wr& wr = work.wr;
+  *base = 0;
   if (wr.remote_flip != 0) return false;
-  uint32_t first = 0, bytes = 0;
-  uint32_t base = 0;
-  if (auto mr = mrs.find(wr.remote); mr != mrs.end()) {
-    if (mr->second.side != peer.side || Protection(mr->second.pd) != Protection(peer.pd))
-      return false;
-    if ((mr->second.access & access) != access) return false;
-    first = mr->second.offset;
-    bytes = mr->second.length;
-  } else if (auto found = mws.find(wr.remote); found != mws.end()) {
-    const Mw& mw = found->second;
-    if (mw.side != peer.side || Protection(mw.pd) != Protection(peer.pd) || !mw.is_bound)
-      return false;
-    if (work.key_number != mw.live_key || (mw.access & access) != access) return false;
-    if (mw.type == IBV_MW_TYPE_2 && mw.qp != peer.id) return false;  // IBTA 10.6.7.2.3
-    first = mw.offset;
-    bytes = mw.length;
-    if ((mw.access & IBV_ACCESS_ZERO_BASED) != 0) base = mw.offset;
-  } else {
-    return false;
+  if (auto found = mrs.find(wr.remote); found != mrs.end()) {
+    const Mr& mr = found->second;
+    if (mr.is_unclear) Open();
+    if (mr.is_invalidated || mr.side != peer.side) return false;
+    if (Protection(mr.pd) != Protection(peer.pd) || (mr.access & access) != access) return false;
+    if (mr.kind == Mr::kNull) return false;  // it has none
+    *whole = {mr.kind == Mr::kDevice ? mr.side + 2 : mr.side, mr.offset, mr.length};
+    if (mr.kind == Mr::kDevice) *base = mr.offset;  // ibv_reg_dm_mr(3): zero-based
+    return true;
   }
-  const uint64_t start = uint64_t{base} + wr.remote_offset;
-  if (start < first || start + length > uint64_t{first} + bytes) return false;
-  *out = {peer.side, static_cast<uint32_t>(start), length};
+  auto found = mws.find(wr.remote);
+  if (found == mws.end()) return false;
+  const Mw& mw = found->second;
+  if (mw.side != peer.side || Protection(mw.pd) != Protection(peer.pd) || !mw.is_bound)
+    return false;
+  if (work.key_number != mw.live_key || (mw.access & access) != access) return false;
+  if (mw.type == IBV_MW_TYPE_2 && mw.qp != peer.id) return false;  // IBTA 10.6.7.2.3
+  *whole = {mw.side, mw.offset, mw.length};
+  if ((mw.access & IBV_ACCESS_ZERO_BASED) != 0) *base = mw.offset;
+  return true;
+}
+
+bool Model::Resolve(const Qp& peer, const Work& work, uint32_t length, uint32_t access,
+                    Range* out) {
+  Range whole;
+  uint32_t base = 0;
+  if (!FindTarget(peer, work, access, &whole, &base)) return false;
+  const uint64_t start = uint64_t{base} + work.wr.remote_offset;
+  if (start < whole.offset || start + length > uint64_t{whole.offset} + whole.length) return false;
+  *out = {whole.side, static_cast<uint32_t>(start), length};
   return true;
 }
 
@@ -53,9 +80,11 @@ std::vector<uint8_t> Model::Gather(const Qp& qp, const Work& work) {
   if ((work.wr.flags & IBV_SEND_INLINE) != 0) return work.inline_data;
   std::vector<uint8_t> data;
   for (const Sge& sge : work.wr.sges) {
-    Touch({qp.side, sge.offset, sge.length}, false);
-    const uint8_t* from = memory(qp.side) + sge.offset;
-    data.insert(data.end(), from, from + sge.length);
+    const Range range = Place(qp.side, sge);
+    Touch(range, false);
+    const uint8_t* from = memory(range.side) + range.offset;
+    data.insert(data.end(), from, from + range.length);
+    data.resize(data.size() + sge.length - range.length);  // of a null MR: zeros
   }
   return data;
 }
@@ -64,7 +93,9 @@ void Model::Scatter(int side, const std::vector<Sge>& sges, const std::vector<ui
   uint32_t done = 0;
   for (const Sge& sge : sges) {
     const uint32_t bytes = std::min(sge.length, static_cast<uint32_t>(data.size()) - done);
-    Write({side, sge.offset, bytes}, data.data() + done);
+    Range range = Place(side, sge);
+    range.length = std::min(range.length, bytes);
+    Write(range, data.data() + done);
     done += bytes;
   }
 }
@@ -72,12 +103,15 @@ void Model::Scatter(int side, const std::vector<Sge>& sges, const std::vector<ui
 void Model::Write(const Range& range, const uint8_t* data) {
   if (range.length == 0) return;
   Touch(range, true);
+  out_.flushed.erase(std::remove_if(out_.flushed.begin(), out_.flushed.end(),
+                                    [&](const Range& other) { return range.Meets(other); }),
+                     out_.flushed.end());
   // What work that waits would send is the program's to keep.
   for (const auto& [id, qp] : qps) {
-    if (qp.side != range.side || id == executing_) continue;
+    if (id == executing_) continue;
     for (const Work& work : qp.sends) {
       for (const Sge& sge : work.wr.sges) {
-        if (range.Meets({qp.side, sge.offset, sge.length})) Open();
+        if (range.Meets(Place(qp.side, sge))) Open();
       }
     }
   }
@@ -86,8 +120,8 @@ void Model::Write(const Range& range, const uint8_t* data) {
 
 void Model::Forget(int side, const std::vector<Sge>& sges) {
   for (const Sge& sge : sges) {
-    Touch({side, sge.offset, sge.length}, true);
-    out_.unknown.push_back({side, sge.offset, sge.length});
+    Touch(Place(side, sge), true);
+    out_.unknown.push_back(Place(side, sge));
   }
 }
 
@@ -100,12 +134,12 @@ void Model::CheckHazards(const Work& work, int side, const std::vector<Range>& r
     }
   };
   if ((work.wr.flags & IBV_SEND_INLINE) == 0) {
-    for (const Sge& sge : work.wr.sges) check({side, sge.offset, sge.length});
+    for (const Sge& sge : work.wr.sges) check(Place(side, sge));
   }
   for (const Range& range : remote) check(range);
 }
 
-Model::Fit Model::Judge(const Qp& peer, const Wr& receive, uint32_t length) const {
+Model::Fit Model::Judge(const Qp& peer, const Wr& receive, uint32_t length) {
   const bool fits = LengthOf(receive.sges) >= length;
   if (LocalRangesAllow(peer, receive.sges, IBV_ACCESS_LOCAL_WRITE)) {
     return fits ? Fit::kFits : Fit::kTooShort;

@@ -24,15 +24,15 @@ bool Has(const Map& map, Id id, int side) {
 }  // namespace
 
 Model::Model(uint64_t seed) {
-  for (int side : {0, 1}) {
-    arenas_[side].resize(kArenaBytes);
-    Fill(seed, side, arenas_[side].data());
+  for (int arena = 0; arena < kArenas; ++arena) {
+    arenas_[arena].resize(BytesOf(arena));
+    Fill(seed, arena, arenas_[arena].data());
   }
 }
 
-void Model::Fill(uint64_t seed, int side, uint8_t* arena) {
-  Random random(seed * 2 + static_cast<uint64_t>(side) + 77);
-  for (uint32_t i = 0; i < kArenaBytes; ++i) arena[i] = static_cast<uint8_t>(random.Next());
+void Model::Fill(uint64_t seed, int arena, uint8_t* bytes) {
+  Random random(seed * kArenas + static_cast<uint64_t>(arena) + 77);
+  for (uint32_t i = 0; i < BytesOf(arena); ++i) bytes[i] = static_cast<uint8_t>(random.Next());
 }
 
 void Model::LearnEntries(Id id, uint32_t entries) {
@@ -62,8 +62,9 @@ bool Model::InUse(Id pd) const {
   return uses(mrs) || uses(mws) || uses(srqs) || uses(qps) || uses(ahs);
 }
 
-bool Model::IsPinned(Id mr) const {
+bool Model::IsPinned(Id mr, Id except) const {
   for (const auto& [id, qp] : qps) {
+    if (id == except) continue;
     for (const Work& work : qp.sends) {
       if (work.wr.remote == mr || work.wr.bind_mr == mr || work.wr.mw == mr) return true;
       for (const Sge& sge : work.wr.sges) {
@@ -85,6 +86,7 @@ bool Model::MayHaveWindows(Id mr) const {
 void Model::BeginStep(const Step& step) {
   if (!goes_on_) {
     touched_before_.clear();
+    came_before_.clear();
     used_before_.clear();
   } else {
     touched_before_.insert(touched_before_.end(), touched_now_.begin(), touched_now_.end());
@@ -98,7 +100,7 @@ void Model::BeginStep(const Step& step) {
   // A datagram may go to any QP, and a bind be seen by any.
   if (qp->second.type == IBV_QPT_UD) return Open();
   for (const Wr& wr : step.wrs) {
-    if (wr.mw != 0 || mws.find(wr.remote) != mws.end()) return Open();
+    if (wr.mw != 0 || mws.find(wr.remote) != mws.end() || IsInvalidation(wr.opcode)) return Open();
   }
   auto peer = qps.find(qp->second.peer);
   for (Id id :
@@ -134,6 +136,7 @@ void Model::Touch(const Range& range, bool writes) {
 Outcome Model::Apply(const Step& step) {
   out_ = {};
   under_way_.clear();
+  sent_to_group_ = sent_to_one_ = false;
   BeginStep(step);
   switch (step.op) {
     case Op::kModifyQp:
@@ -149,11 +152,22 @@ Outcome Model::Apply(const Step& step) {
     case Op::kBindMw:
       BindType1(step);
       break;
+    case Op::kHoldCq:
+    case Op::kReleaseCq:
+      ApplyHold(step);
+      break;
     default:
       ApplyObject(step);
   }
-  if (out_.applies) Progress();
-  TellChannels();
+  do {
+    if (out_.applies) Progress();
+    TellChannels();
+  } while (HoldCompletions());
+  CheckRoom();
+  // Work that waits for its peer: that it has begun, nobody is told of.
+  if (auto qp = qps.find(step.id); qp != qps.end() && qp->second.state == IBV_QPS_RTS) {
+    out_.is_silent |= !qp->second.sends.empty();
+  }
   return std::move(out_);
 }
 
@@ -185,6 +199,13 @@ void Model::ApplyObject(const Step& step) {
       return busy_or_gone(pds, [&] { return InUse(step.id); });
     case Op::kRegMr:
       return RegMr(step);
+    case Op::kRegDmMr:
+      return RegMr(step);
+    case Op::kAllocNullMr:
+      if (!Has(pds, step.pd, step.side)) return Open();
+      mrs[step.id] = {step.side, step.pd, 0, kArenaBytes, IBV_ACCESS_LOCAL_WRITE};
+      mrs[step.id].kind = Mr::kNull;
+      return;
     case Op::kReregMr:
       return ReregMr(step);
     case Op::kDeregMr:
@@ -203,18 +224,25 @@ void Model::ApplyObject(const Step& step) {
       if (IsPinned(step.id)) return Open();
       return busy_or_gone(mws, [] { return false; });
     case Op::kCreateCq:
+      if (step.other_channel) return Fail(EBADF);  // docs/errors.md: as the kernel
       if (step.entries == 0) return Fail(EINVAL);
       cqs[step.id] = {step.side, step.entries};
       return;
     case Op::kResizeCq:
       if (!Has(cqs, step.id, step.side)) return Open();
+      if (IsDead(step.id)) return Open();
       if (step.entries == 0) return Fail(EINVAL);
+      // ibv_resize_cq(3): what waits there has to fit, in what is given, which may be more.
+      if (const size_t waiting = cqs.at(step.id).backlog.size(); step.entries < waiting) {
+        return step.entries * 2 < waiting ? Fail(EINVAL) : Open();
+      }
       cqs.at(step.id).entries = step.entries;
       return;
     case Op::kDestroyCq:
       return busy_or_gone(cqs, [&] { return any_qp(of_cq); });
     case Op::kNotifyCq:
       if (!Has(cqs, step.id, step.side)) return Open();
+      if (cqs.at(step.id).is_held) return Open();
       // Armed for all it stays so: ibv_req_notify_cq(3).
       if (cqs.at(step.id).armed != Cq::kAny) {
         cqs.at(step.id).armed = step.to_self ? Cq::kSolicited : Cq::kAny;
@@ -243,7 +271,7 @@ void Model::ApplyObject(const Step& step) {
       return DestroyQp(step);
     case Op::kCreateAh:
       if (!Has(pds, step.pd, step.side)) return Open();
-      ahs[step.id] = {step.side, step.pd, step.to_self};
+      ahs[step.id] = {step.side, step.pd, step.to_self, step.to_group};
       return;
     case Op::kDestroyAh:
       for (const auto& [id, qp] : qps) {
@@ -272,8 +300,18 @@ void Model::ApplyObject(const Step& step) {
 
 void Model::RegMr(const Step& step) {
   if (!Has(pds, step.pd, step.side)) return Open();
+  const bool is_device = step.op == Op::kRegDmMr;
+  if (is_device && uint64_t{step.offset} + step.length > kDmBytes) return Fail(EINVAL);
+  // ibv_reg_dm_mr(3): it is zero-based, and has to be said to be.
+  if (is_device && (step.access & IBV_ACCESS_ZERO_BASED) == 0) return Fail(EINVAL);
   if (!IsAccessGood(step.access)) return Fail(EINVAL);
+  if ((step.access & kAccessFlushPersistent) != 0) {
+    if (!is_device) return Fail(EOPNOTSUPP);
+    out_.any_error = true;  // a right that it can't have, or one that nothing has
+    return;
+  }
   mrs[step.id] = {step.side, step.pd, step.offset, step.length, step.access};
+  if (is_device) mrs[step.id].kind = Mr::kDevice;
 }
 
 void Model::ReregMr(const Step& step) {
@@ -283,6 +321,8 @@ void Model::ReregMr(const Step& step) {
   for (const auto& [id, mw] : mws) {
     if (mw.is_bound && mw.mr == step.id) return Open();
   }
+  const Mr& before = mrs.at(step.id);
+  if (before.is_invalidated || before.is_unclear || before.kind != Mr::kMemory) return Open();
   if (step.access != 0 && (step.mask & IBV_REREG_MR_CHANGE_ACCESS) == 0) return Fail(EINVAL);
   Mr changed = mrs.at(step.id);
   if ((step.mask & IBV_REREG_MR_CHANGE_PD) != 0) {
@@ -294,6 +334,7 @@ void Model::ReregMr(const Step& step) {
     changed.length = step.length;
   }
   if ((step.mask & IBV_REREG_MR_CHANGE_ACCESS) != 0) {
+    if ((step.access & kAccessFlushPersistent) != 0) return Open();
     if (!IsAccessGood(step.access)) return Fail(EINVAL);
     changed.access = step.access;
   }
@@ -303,20 +344,39 @@ void Model::ReregMr(const Step& step) {
 void Model::ModifySrq(const Step& step) {
   if (!Has(srqs, step.id, step.side)) return Open();
   Srq& srq = srqs.at(step.id);
-  if (step.mask != IBV_SRQ_LIMIT) return Open();
-  if (step.limit > srq.max_wr) return Fail(EINVAL);
-  // ibv_modify_srq(3) tells of falling below; not of being there already.
-  if (srq.receives.size() < step.limit) return Open();
-  srq.limit = step.limit;
+  constexpr uint32_t kTooMany = 1u << 28;  // of any device
+  if (step.mask == 0 || (step.mask & ~uint32_t{IBV_SRQ_LIMIT | IBV_SRQ_MAX_WR}) != 0) return Open();
+  const uint32_t max_wr = (step.mask & IBV_SRQ_MAX_WR) != 0 ? step.entries : srq.max_wr;
+  const uint32_t limit = (step.mask & IBV_SRQ_LIMIT) != 0 ? step.limit : srq.limit;
+  // ibv_modify_srq(3), docs/errors.md: nothing changes.
+  if (max_wr == 0 || max_wr > kTooMany || srq.receives.size() > max_wr || limit > max_wr) {
+    return Fail(EINVAL);
+  }
+  // It tells of falling below; not of being there already.
+  if ((step.mask & IBV_SRQ_LIMIT) != 0 && srq.receives.size() < limit) return Open();
+  srq.max_wr = max_wr;
+  srq.limit = limit;
 }
 
 void Model::CreateQp(const Step& step) {
-  if (!Has(pds, step.pd, step.side) || !Has(cqs, step.send_cq, step.side) ||
-      !Has(cqs, step.recv_cq, step.side)) {
+  if (pds.count(step.pd) == 0 || cqs.count(step.send_cq) == 0 || cqs.count(step.recv_cq) == 0 ||
+      (step.srq != 0 && srqs.count(step.srq) == 0) || IsDead(step.send_cq) ||
+      IsDead(step.recv_cq)) {
     return Open();
   }
+  const int side = step.side;
+  const bool has_own_srq = step.srq == 0 || Has(srqs, step.srq, side);
+  if (!Has(pds, step.pd, side)) {
+    // Of the PD's context, unless it is said: then all is as it should be, but elsewhere.
+    if (!Has(cqs, step.send_cq, side) || !Has(cqs, step.recv_cq, side) || !has_own_srq)
+      return Open();
+    return Fail(EINVAL);
+  }
+  // docs/errors.md, IBTA 11.2.5.1.
+  if (!Has(cqs, step.send_cq, side) || !Has(cqs, step.recv_cq, side) || !has_own_srq) {
+    return Fail(EINVAL);
+  }
   if (step.srq != 0) {
-    if (!Has(srqs, step.srq, step.side)) return Open();
     // IBTA 10.2.9.1 has the SRQ's own PD count; we ask for the same.
     if (Protection(srqs.at(step.srq).pd) != Protection(step.pd)) return Fail(EINVAL);
   }
@@ -338,7 +398,8 @@ void Model::CreateQp(const Step& step) {
 void Model::DestroyQp(const Step& step) {
   if (!Has(qps, step.id, step.side)) return Open();
   if (qps.at(step.id).in_group) return Fail(EBUSY);
-  for (auto& [id, mw] : mws) {  // IBTA 10.6.7.2.4: of type 2 they are free again
+  if (IsHeld(qps.at(step.id))) return Open();  // what it had to tell
+  for (auto& [id, mw] : mws) {                 // IBTA 10.6.7.2.4: of type 2 they are free again
     if (mw.is_bound && mw.type == IBV_MW_TYPE_2 && mw.qp == step.id) mw.is_bound = false;
   }
   qps.erase(step.id);

@@ -26,6 +26,7 @@ bool IsOffered(ibv_qp_type type, ibv_wr_opcode opcode) {
 }
 
 ibv_wc_opcode WcOpcode(ibv_wr_opcode opcode) {
+  if (opcode == kWrFlush) return kWcFlush;
   switch (opcode) {
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
@@ -47,27 +48,23 @@ ibv_wc_opcode WcOpcode(ibv_wr_opcode opcode) {
   }
 }
 
+// rdma-core's wr_flush: at least one of two types, one of two levels.
+bool IsFlushGood(const Wr& wr) {
+  return wr.flush_type != 0 && wr.flush_type <= (kFlushGlobal | kFlushPersistent) &&
+         wr.flush_level <= kFlushMr;
+}
+
 uint32_t AccessFor(ibv_wr_opcode opcode) {
   if (opcode == IBV_WR_RDMA_READ) return IBV_ACCESS_REMOTE_READ;
   return IsAtomic(opcode) ? IBV_ACCESS_REMOTE_ATOMIC : IBV_ACCESS_REMOTE_WRITE;
 }
 
-bool Overlap(const std::vector<Sge>& sges, int side) {
-  for (size_t i = 0; i < sges.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      if (Range{side, sges[i].offset, sges[i].length}.Meets(
-              {side, sges[j].offset, sges[j].length})) {
-        return true;
-      }
-    }
-  }
-  return false;
-}
-
 }  // namespace
 
 // What the queue refuses, ibv_post_send(3); 0: it is taken.
-int Model::CheckPost(const Qp& qp, const Wr& wr) const {
+int Model::CheckPost(const Qp& qp, const Wr& wr, bool is_extended) const {
+  // docs/known-limits.md: struct ibv_send_wr can't say it.
+  if (wr.opcode == kWrFlush && (!is_extended || !IsFlushGood(wr))) return EINVAL;
   if (!IsOffered(qp.type, wr.opcode)) return EINVAL;
   if (wr.sges.size() > qp.cap.max_send_sge) return EINVAL;
   const bool is_inline = (wr.flags & IBV_SEND_INLINE) != 0;
@@ -86,22 +83,24 @@ bool Model::MakeWork(const Qp& qp, const Wr& wr, Work* out) {
   out->wr = wr;
   if (qp.type == IBV_QPT_UD) {
     auto ah = ahs.find(wr.ah);
-    if (ah == ahs.end() || ah->second.side != qp.side) return false;
+    if (ah == ahs.end()) return false;
   }
   if (wr.opcode == IBV_WR_BIND_MW) {
     auto mw = mws.find(wr.mw);
     auto mr = mrs.find(wr.bind_mr);
-    if (mw == mws.end() || mr == mrs.end() || mw->second.side != qp.side ||
-        mr->second.side != qp.side || mw->second.type != IBV_MW_TYPE_2) {
+    if (mw == mws.end() || mr == mrs.end() || mw->second.type != IBV_MW_TYPE_2) {
       return false;
     }
     if (mw->second.is_unclear) return false;
     out->bind_key = ++mw->second.keys;
   }
   auto window = mws.find(wr.remote);
-  if (wr.opcode == IBV_WR_LOCAL_INV || wr.opcode == IBV_WR_SEND_WITH_INV) {
+  if (IsInvalidation(wr.opcode)) {
     const int side = wr.opcode == IBV_WR_LOCAL_INV ? qp.side : 1 - qp.side;
-    if (window == mws.end() || window->second.side != side) return false;
+    auto region = mrs.find(wr.remote);
+    const bool is_there = window != mws.end() ? window->second.side == side
+                                              : region != mrs.end() && region->second.side == side;
+    if (!is_there) return false;
   }
   if (window != mws.end()) {
     if (window->second.is_unclear) return false;
@@ -134,7 +133,7 @@ void Model::PostSend(const Step& step) {
   }
   for (size_t i = 0; i < step.wrs.size(); ++i) {
     const Wr& wr = step.wrs[i];
-    if (int error = CheckPost(qp, wr); error != 0) {
+    if (int error = CheckPost(qp, wr, false); error != 0) {
       out_.bad_index = static_cast<int>(i);
       Fail(error);
       break;
@@ -158,10 +157,14 @@ void Model::PostExtended(Qp& qp, const Step& step) {
     const bool is_inline = (wr.flags & IBV_SEND_INLINE) != 0;
     if (!IsOffered(qp.type, wr.opcode) || (takes && is_inline)) return Open();
     if (IsAtomic(wr.opcode) && wr.sges.size() != 1) return Open();
-    if (wr.opcode == IBV_WR_ATOMIC_WRITE) return Open();
+    // ibv_wr_atomic_write takes eight bytes, and no flag or length.
+    if (wr.opcode == IBV_WR_ATOMIC_WRITE &&
+        (wr.sges.size() != 1 || LengthOf(wr.sges) != kAtomicBytes || !is_inline)) {
+      return Open();
+    }
     // Of pieces of inline data only the sum counts.
     if (is_inline && wr.sges.size() > qp.cap.max_send_sge) return Open();
-    is_good = is_good && CheckPost(qp, wr) == 0;
+    is_good = is_good && CheckPost(qp, wr, true) == 0;
     Work work;
     if (!MakeWork(qp, wr, &work)) return Open();
     qp.sends.push_back(std::move(work));
@@ -222,10 +225,15 @@ void Model::Progress() {
   for (bool moved = true; moved && out_.applies;) {
     moved = false;
     for (auto& [id, qp] : qps) {
-      if (qp.state != IBV_QPS_RTS || qp.sends.empty()) continue;
+      const bool drains = qp.state == IBV_QPS_SQD && qp.is_draining;
+      if ((qp.state != IBV_QPS_RTS && !drains) || qp.sends.empty()) continue;
       executing_ = id;
-      if (Execute(qp) != Verdict::kWaits) moved = true;
+      const Verdict verdict = Execute(qp);
+      if (verdict != Verdict::kWaits) moved = true;
       if (!out_.applies) return;
+      if (!drains || verdict != Verdict::kDone) continue;
+      qp.is_draining = false;
+      if (qp.tells_drained) out_.events.push_back({IBV_EVENT_SQ_DRAINED, id});
     }
   }
 }
@@ -284,18 +292,22 @@ Model::Verdict Model::ExecuteRc(Qp& qp, const Work& work) {
   return ExecuteRemote(qp, peer, work, LengthOf(work.wr.sges));
 }
 
+Model::Verdict Model::Refuse(Qp& qp, Qp& peer, ibv_wc_status status, ibv_event_type event,
+                             Told told) {
+  Establish(peer, false);
+  if (told != Told::kByReceive) {
+    out_.events.push_back({event, peer.id, told == Told::kByEither});
+  }
+  GoError(peer);
+  return FailSend(qp, {status});
+}
+
 // The questions that IBTA 9.7.4.1 asks of a request, in its order.
 Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t length) {
   const Wr& wr = work.wr;
-  // IBTA 9.9.3.1: the peer's program hears of it by a receive that failed, or else by an event.
-  enum class Told { kByEvent, kByReceive, kByEither };
+  if (wr.opcode == kWrFlush) return ExecuteFlush(qp, peer, work);
   auto refuse = [&](ibv_wc_status status, ibv_event_type event, Told told = Told::kByEvent) {
-    Establish(peer, false);
-    if (told != Told::kByReceive) {
-      out_.events.push_back({event, peer.id, told == Told::kByEither});
-    }
-    GoError(peer);
-    return FailSend(qp, {status});
+    return Refuse(qp, peer, status, event, told);
   };
   const bool is_send = IsSend(wr.opcode);
   const bool has_response = wr.opcode == IBV_WR_RDMA_READ || IsAtomic(wr.opcode);
@@ -354,11 +366,8 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
     Open();  // it is taken, and its buffers are not
   }
   if (wr.opcode == IBV_WR_SEND_WITH_INV) {
-    Mw& mw = mws.at(wr.remote);
-    const bool is_good = mw.is_bound && mw.type == IBV_MW_TYPE_2 && mw.qp == peer.id &&
-                         wr.remote_flip == 0 && work.key_number == mw.live_key &&
-                         Protection(mw.pd) == Protection(peer.pd);
-    if (!is_good) {
+    if (!under_way_.empty()) Open();  // what the key let in may come before or after
+    if (!Invalidate(peer, work)) {
       Forget(peer.side, receives.front().sges);
       FailReceive(peer, {IBV_WC_REM_INV_REQ_ERR});
       return refuse(IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR, Told::kByReceive);
@@ -368,8 +377,7 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
   std::vector<Range> touched;
   if (needs_key) touched.push_back(remote);
   if (is_send && length != 0) {
-    for (const Sge& sge : receives.front().sges)
-      touched.push_back({peer.side, sge.offset, sge.length});
+    for (const Sge& sge : receives.front().sges) touched.push_back(Place(peer.side, sge));
   }
   CheckHazards(work, qp.side, touched);
   const std::vector<uint8_t> data = has_response ? std::vector<uint8_t>() : Gather(qp, work);
@@ -394,135 +402,12 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
   }
   if (has_response) {
     if (needs_key) under_way_.push_back({qp.id, remote});
-    for (const Sge& sge : wr.sges) under_way_.push_back({qp.id, {qp.side, sge.offset, sge.length}});
+    for (const Sge& sge : wr.sges) under_way_.push_back({qp.id, Place(qp.side, sge)});
   }
-  if (wr.opcode == IBV_WR_SEND_WITH_INV) mws.at(wr.remote).is_bound = false;
   if (takes_receive) CompleteReceive(peer, qp, work, length);
   const uint32_t psns = PsnsOf(length, qp.attr.path_mtu);
   qp.next_psn = (qp.next_psn + psns) & kPsnMask;
   peer.epsn = (peer.epsn + psns) & kPsnMask;
-  return CompleteSend(qp);
-}
-
-// Nobody answers: what the peer does not want is lost (IBTA 9.8.2.2).
-Model::Verdict Model::ExecuteUc(Qp& qp, const Work& work) {
-  const Wr& wr = work.wr;
-  const uint32_t length = LengthOf(wr.sges);
-  const uint32_t psns = PsnsOf(length, qp.attr.path_mtu);
-  qp.next_psn = (qp.next_psn + psns) & kPsnMask;
-  auto found = qps.find(qp.peer);
-  auto lost = [&] {
-    out_.is_silent = true;
-    return CompleteSend(qp);
-  };
-  if (found == qps.end() || !found->second.Receives()) return lost();
-  Qp& peer = found->second;
-  if (qp.attr.path_mtu != peer.attr.path_mtu) Open();
-  Establish(peer, false);
-  peer.epsn = qp.next_psn;
-  const bool is_send = IsSend(wr.opcode);
-  const bool takes_receive = is_send || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-  Range remote;
-  if (!is_send) {
-    if ((peer.attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) == 0) return lost();
-    if (length != 0 && !Resolve(peer, work, length, IBV_ACCESS_REMOTE_WRITE, &remote))
-      return lost();
-  }
-  std::deque<Wr>& receives = ReceivesOf(peer);
-  if (takes_receive && receives.empty()) {
-    if (!is_send && length != 0) {
-      Touch(remote, true);
-      out_.unknown.push_back(remote);
-    }
-    return lost();
-  }
-  if (takes_receive && Overlap(receives.front().sges, peer.side)) Open();
-  if (is_send) {
-    const Fit fit = Judge(peer, receives.front(), length);
-    if (fit == Fit::kUnclear) Open();
-    if (fit != Fit::kFits) {
-      Forget(peer.side, receives.front().sges);
-      FailReceive(peer, {fit == Fit::kTooShort ? IBV_WC_LOC_LEN_ERR : IBV_WC_LOC_PROT_ERR});
-      GoError(peer);
-      return lost();
-    }
-  } else if (takes_receive && Judge(peer, receives.front(), 1) == Fit::kBadKey) {
-    Open();
-  }
-  const std::vector<uint8_t> data = Gather(qp, work);
-  if (is_send) {
-    Scatter(peer.side, receives.front().sges, data);
-  } else if (length != 0) {
-    Write(remote, data.data());
-  }
-  if (takes_receive) CompleteReceive(peer, qp, work, length);
-  return CompleteSend(qp);
-}
-
-Model::Verdict Model::ExecuteUd(Qp& qp, const Work& work) {
-  const Wr& wr = work.wr;
-  auto ah = ahs.find(wr.ah);
-  if (ah == ahs.end()) {
-    Open();
-    return Verdict::kFailed;
-  }
-  // IBTA C10-14: of another PD; what the completion says is left open.
-  if (Protection(ah->second.pd) != Protection(qp.pd)) {
-    return FailSend(qp, {IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_EEC_OP_ERR});
-  }
-  qp.next_psn = (qp.next_psn + 1) & kPsnMask;
-  const int to_side = ah->second.to_self ? qp.side : 1 - qp.side;
-  auto found = qps.find(wr.remote_qp);
-  auto lost = [&] {
-    out_.is_silent = true;
-    return CompleteSend(qp);
-  };
-  // A number is of its NIC: on the other one it may be nobody's, or somebody's.
-  if (found != qps.end() && found->second.side != to_side) Open();
-  if (found == qps.end() || found->second.side != to_side || !found->second.Receives() ||
-      found->second.type != IBV_QPT_UD || found->second.attr.qkey != wr.qkey) {
-    return lost();
-  }
-  Qp& peer = found->second;
-  std::deque<Wr>& receives = ReceivesOf(peer);
-  if (receives.empty()) return lost();
-  const uint32_t length = LengthOf(wr.sges);
-  const Fit fit = Judge(peer, receives.front(), length + kGrhBytes);
-  if (fit == Fit::kUnclear || Overlap(receives.front().sges, peer.side)) Open();
-  if (fit != Fit::kFits && peer.id == qp.id) {  // it fails while it sends
-    Open();
-    return Verdict::kFailed;
-  }
-  if (fit != Fit::kFits) {
-    Forget(peer.side, receives.front().sges);
-    FailReceive(peer, {fit == Fit::kTooShort ? IBV_WC_LOC_LEN_ERR : IBV_WC_LOC_PROT_ERR});
-    GoError(peer);
-    return lost();
-  }
-  std::vector<uint8_t> data = Gather(qp, work);
-  data.insert(data.begin(), kGrhBytes, 0);
-  if (peer.side == qp.side) {
-    for (const Sge& from : wr.sges) {
-      for (const Sge& to : receives.front().sges) {
-        if (Range{qp.side, from.offset, from.length}.Meets({qp.side, to.offset, to.length})) Open();
-      }
-    }
-  }
-  Scatter(peer.side, receives.front().sges, data);
-  // The 40 bytes in front: what of a GRH an IPv4 header leaves is undefined.
-  uint32_t left = kGrhBytes;
-  for (const Sge& sge : receives.front().sges) {
-    const uint32_t bytes = std::min(left, sge.length);
-    out_.unknown.push_back({peer.side, sge.offset, bytes});
-    left -= bytes;
-  }
-  // When it arrives only its receive tells: what comes behind it may be sent before.
-  if (peer.side == qp.side) {
-    for (const Sge& to : receives.front().sges) {
-      under_way_.push_back({qp.id, {qp.side, to.offset, to.length}});
-    }
-  }
-  CompleteReceive(peer, qp, work, length + kGrhBytes);
   return CompleteSend(qp);
 }
 

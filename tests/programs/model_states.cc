@@ -84,8 +84,15 @@ void Model::ModifyQp(const Step& step) {
                                ((mask & IBV_QP_RNR_RETRY) == 0 || attr.rnr_retry < 8) &&
                                ((mask & IBV_QP_MIN_RNR_TIMER) == 0 || attr.min_rnr_timer < 32);
   if (!values_are_good) return Fail(EINVAL);
-  // A queue drains what it has begun: of work that waits for its peer nobody knows.
-  if (to == IBV_QPS_SQD && !qp.sends.empty()) return Open();
+  // A queue drains what it has begun: that is what waits for its peer; of more nobody knows.
+  if (to == IBV_QPS_SQD && !qp.sends.empty() &&
+      (qp.sends.size() > 1 || qp.type != IBV_QPT_RC || from != IBV_QPS_RTS)) {
+    return Open();
+  }
+  if (from == IBV_QPS_SQD && to == IBV_QPS_RTS && qp.is_draining) return Open();
+  // What it had to tell is in a CQ that nobody polls.
+  if (to == IBV_QPS_RESET && IsHeld(qp)) return Open();
+  if (IsDead(qp.send_cq) || IsDead(qp.recv_cq)) return Open();
   Enter(qp, step);
 }
 
@@ -116,13 +123,16 @@ void Model::Enter(Qp& qp, const Step& step) {
       qp.psns_known = true;
       qp.established = Qp::kNotYet;
       qp.state = IBV_QPS_RESET;
+      qp.is_draining = false;
       return;
     case IBV_QPS_ERR:
       if (from == IBV_QPS_ERR) return;
       if (from == IBV_QPS_RESET && qp.srq != 0) return Open();
       return GoError(qp);
     case IBV_QPS_SQD:
-      if ((step.mask & kNotify) != 0 && attr.en_sqd_async_notify != 0) {
+      qp.tells_drained = (step.mask & kNotify) != 0 && attr.en_sqd_async_notify != 0;
+      qp.is_draining = !qp.sends.empty();
+      if (qp.tells_drained && !qp.is_draining) {
         out_.events.push_back({IBV_EVENT_SQ_DRAINED, qp.id});
       }
       break;
@@ -141,6 +151,11 @@ void Model::Moved(Qp& qp, ibv_qp_state state) {
 // IBTA 10.3.1.7: all that is in the queues completes, flushed.
 void Model::GoError(Qp& qp) {
   if (qp.state == IBV_QPS_ERR) return;
+  // IBTA 11.6.3.1: that it has drained. Failing is an end, too: nobody says which.
+  if (qp.is_draining && qp.tells_drained) {
+    out_.events.push_back({IBV_EVENT_SQ_DRAINED, qp.id, true});
+  }
+  qp.is_draining = false;
   Moved(qp, IBV_QPS_ERR);
   LoseWindows(qp);
   FlushSends(qp);

@@ -12,8 +12,8 @@
 namespace verbena::programs {
 namespace {
 
-constexpr uint32_t kRemoteAll =
-    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+constexpr uint32_t kRemoteAll = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                IBV_ACCESS_REMOTE_ATOMIC | kAccessFlushGlobal;
 constexpr Id kPd[] = {1, 2}, kMr[] = {3, 4}, kCq[] = {5, 6}, kQp[] = {7, 8};
 
 // Two QPs; side 0 sends to side 1.
@@ -88,6 +88,19 @@ class ModelTest : public ::testing::Test {
     Step step = Call(Op::kPostSend, 0, kQp[0]);
     step.wrs = std::move(wrs);
     return Do(step);
+  }
+  Outcome PostExtended(std::vector<Wr> wrs) {
+    Step step = Call(Op::kPostSend, 0, kQp[0]);
+    step.wrs = std::move(wrs);
+    step.is_extended = true;
+    model.qps.at(kQp[0]).is_extended = true;
+    return Do(step);
+  }
+  static Wr Flush(uint32_t length) {
+    Wr wr = Request(kWrFlush, 0);
+    wr.sges.clear();
+    wr.flush_length = length;
+    return wr;
   }
   Outcome Receive(uint32_t length) {
     Step step = Call(Op::kPostRecv, 1, kQp[1]);
@@ -256,6 +269,244 @@ TEST_F(ModelTest, WhetherAFlushedBindWasDoneIsOpen) {
   EXPECT_FALSE(Do(Call(Op::kDeregMr, 0, kMr[0])).applies);
   EXPECT_TRUE(Do(Call(Op::kDeallocMw, 0, 20)).applies);
   EXPECT_EQ(Do(Call(Op::kDeregMr, 0, kMr[0])).error, 0);
+}
+
+TEST_F(ModelTest, AFlushTellsThatBytesAreThere) {
+  Make();
+  Connect();
+  EXPECT_EQ(Post({Flush(8)}).error, EINVAL) << "ibv_send_wr can't say it";
+  Outcome outcome = PostExtended({Request(IBV_WR_RDMA_WRITE, 100, 0), Flush(100)});
+  ASSERT_EQ(outcome.completions.size(), 1u);
+  EXPECT_EQ(outcome.completions[0].opcode, kWcFlush);
+  ASSERT_EQ(outcome.flushed.size(), 1u);
+  EXPECT_EQ(outcome.flushed[0].length, 100u);
+  outcome = PostExtended({Flush(100), Request(IBV_WR_RDMA_WRITE, 4)});
+  EXPECT_TRUE(outcome.flushed.empty()) << "they change again";
+  Wr whole = Flush(1);
+  whole.flush_level = kFlushMr;
+  whole.remote_offset = 1u << 30;
+  EXPECT_EQ(PostExtended({whole}).flushed.at(0).length, 8192u);
+  whole.flush_type = 4;
+  EXPECT_TRUE(PostExtended({whole}).any_error);
+}
+
+TEST_F(ModelTest, AFlushNeedsItsRights) {
+  Make();
+  Connect();
+  Wr persistent = Flush(8);
+  persistent.flush_type = kFlushPersistent;
+  EXPECT_EQ(StatusOf(PostExtended({persistent}), 0), IBV_WC_REM_INV_REQ_ERR) << "the QP";
+  EXPECT_EQ(model.qps.at(kQp[1]).state, IBV_QPS_ERR);
+}
+
+TEST_F(ModelTest, AFlushKeepsToRegionsThatAllowIt) {
+  Make(IBV_QPT_RC, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  Connect();
+  EXPECT_EQ(StatusOf(PostExtended({Flush(8)}), 0), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(ModelTest, AFlushEndsWhereItsRegionEnds) {
+  Make();
+  Connect();
+  EXPECT_EQ(StatusOf(PostExtended({Flush(8192)}), 0), IBV_WC_SUCCESS);
+  EXPECT_EQ(StatusOf(PostExtended({Flush(8193)}), 0), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(ModelTest, AnInvalidatedRegionHasNoKeys) {
+  Make();
+  Connect();
+  Receive(64);
+  Wr invalidate = Request(IBV_WR_SEND_WITH_INV, 0);
+  invalidate.sges.clear();
+  const Outcome outcome = Post({invalidate});
+  EXPECT_EQ(StatusOf(outcome, 0), IBV_WC_SUCCESS);
+  EXPECT_EQ(outcome.completions[0].invalidated, kMr[1]);
+  EXPECT_EQ(StatusOf(Post({Request(IBV_WR_RDMA_WRITE, 8)}), 0), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(Do(Call(Op::kDeregMr, 1, kMr[1])).error, 0);
+}
+
+TEST_F(ModelTest, ALocalInvalidationTakesTheLocalKeyToo) {
+  Make();
+  Connect();
+  Wr invalidate = Request(IBV_WR_LOCAL_INV, 0);
+  invalidate.sges.clear();
+  invalidate.remote = kMr[0];
+  EXPECT_EQ(StatusOf(Post({invalidate}), 0), IBV_WC_SUCCESS);
+  EXPECT_EQ(StatusOf(Post({Request(IBV_WR_RDMA_WRITE, 8)}), 0), IBV_WC_LOC_PROT_ERR);
+}
+
+TEST_F(ModelTest, ANullRegionIsZerosAndTakesAnything) {
+  Make();
+  Connect();
+  Step null = Call(Op::kAllocNullMr, 0, 40);
+  null.pd = kPd[0];
+  Do(null);
+  Wr write = Request(IBV_WR_RDMA_WRITE, 8), read = Request(IBV_WR_RDMA_READ, 16);
+  write.sges.push_back({40, 4000, 8, 0});
+  EXPECT_EQ(StatusOf(Post({write}), 0), IBV_WC_SUCCESS);
+  EXPECT_EQ(memcmp(model.memory(0), model.memory(1), 8), 0);
+  for (int i = 8; i < 16; ++i) EXPECT_EQ(model.memory(1)[i], 0);
+  const std::vector<uint8_t> before(model.memory(0), model.memory(0) + kArenaBytes);
+  read.sges[0].mr = 40;
+  EXPECT_EQ(StatusOf(Post({read}), 0), IBV_WC_SUCCESS);
+  EXPECT_EQ(memcmp(model.memory(0), before.data(), kArenaBytes), 0);
+}
+
+TEST_F(ModelTest, DeviceMemoryCountsFromItsRegionsBeginning) {
+  Make();
+  Connect();
+  Step device = Call(Op::kRegDmMr, 1, 41);
+  device.pd = kPd[1];
+  device.offset = 64;
+  device.length = 128;
+  device.access = kRemoteAll | IBV_ACCESS_LOCAL_WRITE;
+  EXPECT_EQ(Do(device).error, EINVAL) << "it has to be called zero-based";
+  device.access |= IBV_ACCESS_ZERO_BASED;
+  EXPECT_EQ(Do(device).error, 0);
+  Wr write = Request(IBV_WR_RDMA_WRITE, 32);
+  write.remote = 41;
+  write.remote_offset = 96;
+  EXPECT_EQ(StatusOf(Post({write}), 0), IBV_WC_SUCCESS);
+  EXPECT_EQ(memcmp(model.memory(0), model.memory(3) + 160, 32), 0);
+  write.remote_offset = 97;
+  EXPECT_EQ(StatusOf(Post({write}), 0), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(Do(Call(Op::kDeallocPd, 1, kPd[1])).error, EBUSY);
+}
+
+TEST_F(ModelTest, NoBytesNeedNoKeys) {
+  Make();
+  Connect();
+  Wr write = Request(IBV_WR_RDMA_WRITE, 0);
+  write.sges[0].key_flip = write.remote_flip = 1;
+  write.remote_offset = kArenaBytes;
+  EXPECT_EQ(StatusOf(Post({write}), 0), IBV_WC_SUCCESS);
+}
+
+TEST_F(ModelTest, ACqThatNobodyPollsOverrunsByOneTooMany) {
+  Make();
+  Connect();
+  model.LearnEntries(kCq[0], 3);
+  EXPECT_TRUE(Do(Call(Op::kHoldCq, 0, kCq[0])).applies);
+  const Wr write = Request(IBV_WR_RDMA_WRITE, 8);
+  Outcome outcome = Post({write, write, write});
+  EXPECT_TRUE(outcome.completions.empty());
+  EXPECT_TRUE(outcome.is_silent);
+  EXPECT_FALSE(Do(Call(Op::kDestroyQp, 0, kQp[0])).applies);
+  EXPECT_FALSE(Post({write, write}).applies) << "what becomes of the second nobody knows";
+  Step resize = Call(Op::kResizeCq, 0, kCq[0]);
+  resize.entries = 1;
+  EXPECT_EQ(Do(resize).error, EINVAL);
+  const Model before = model;
+  EXPECT_EQ(Do(Call(Op::kReleaseCq, 0, kCq[0])).completions.size(), 3u);
+  model = before;
+  outcome = Post({write});
+  ASSERT_EQ(outcome.events.size(), 2u);
+  EXPECT_EQ(outcome.events[0].type, IBV_EVENT_CQ_ERR);
+  EXPECT_EQ(outcome.events[1].type, IBV_EVENT_QP_FATAL);
+  EXPECT_EQ(model.qps.at(kQp[0]).state, IBV_QPS_ERR);
+  EXPECT_EQ(model.qps.at(kQp[1]).state, IBV_QPS_RTS);
+  EXPECT_TRUE(Do(Call(Op::kDestroyQp, 0, kQp[0])).applies);
+}
+
+TEST_F(ModelTest, MoreThanACqHoldsIsARace) {
+  Make();
+  Connect();
+  model.LearnEntries(kCq[0], 3);
+  const Wr write = Request(IBV_WR_RDMA_WRITE, 8);
+  EXPECT_TRUE(Post({write, write, write}).applies);
+  EXPECT_FALSE(Post({write, write, write, write}).applies);
+}
+
+TEST_F(ModelTest, WhatWasBegunDrains) {
+  Make();
+  Connect();
+  EXPECT_TRUE(Post({Request(IBV_WR_SEND, 32)}).is_silent) << "the barrier tells that it has begun";
+  Step drain = Call(Op::kModifyQp, 0, kQp[0]);
+  drain.mask = IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY;
+  drain.attr.qp_state = IBV_QPS_SQD;
+  drain.attr.en_sqd_async_notify = 1;
+  EXPECT_TRUE(Do(drain).events.empty());
+  EXPECT_FALSE(Move(0, IBV_QPS_RTS).applies) << "not yet";
+  EXPECT_TRUE(Post({Request(IBV_WR_SEND, 16)}).completions.empty());
+  Outcome outcome = Receive(64);
+  EXPECT_EQ(outcome.completions.size(), 2u);
+  ASSERT_EQ(outcome.events.size(), 1u);
+  EXPECT_EQ(outcome.events[0].type, IBV_EVENT_SQ_DRAINED);
+  EXPECT_TRUE(Receive(64).completions.empty()) << "the second waits";
+  EXPECT_EQ(Move(0, IBV_QPS_RTS).completions.size(), 2u);
+}
+
+TEST_F(ModelTest, AGroupsMembersHaveOneCopyEach) {
+  Make(IBV_QPT_UD);
+  Connect();
+  Step ah = Call(Op::kCreateAh, 0, 50);
+  ah.pd = kPd[0];
+  ah.to_group = true;
+  Do(ah);
+  Wr send = Request(IBV_WR_SEND, 32);
+  send.ah = 50;
+  Receive(128);
+  EXPECT_EQ(Post({send}).completions.size(), 1u) << "nobody is attached";
+  Do(Call(Op::kAttachMcast, 1, kQp[1]));
+  const Outcome outcome = Post({send});
+  ASSERT_EQ(outcome.completions.size(), 2u);
+  EXPECT_EQ(outcome.completions[0].byte_len, 72u);
+  ah.id = 51;
+  ah.side = 1;
+  ah.pd = kPd[1];
+  Do(ah);
+  send.ah = 51;
+  EXPECT_EQ(StatusOf(Post({send}), 0), IBV_WC_LOC_QP_OP_ERR) << "another context's";
+}
+
+TEST_F(ModelTest, NothingIsMadeOfAnotherContextsObjects) {
+  Make();
+  Step qp = Call(Op::kCreateQp, 0, 60);
+  qp.pd = kPd[0];
+  qp.send_cq = kCq[0];
+  qp.recv_cq = kCq[1];
+  EXPECT_EQ(Do(qp).error, EINVAL);
+  Step cq = Call(Op::kCreateCq, 0, 61);
+  cq.entries = 4;
+  cq.other_channel = true;
+  EXPECT_EQ(Do(cq).error, EBADF);
+}
+
+TEST_F(ModelTest, AnSrqIsResizedToWhatItHolds) {
+  Make();
+  Step srq = Call(Op::kCreateSrq, 0, 30);
+  srq.pd = kPd[0];
+  srq.entries = 8;
+  srq.cap.max_recv_sge = 1;
+  Do(srq);
+  Step post = Call(Op::kPostSrqRecv, 0, 30);
+  post.wrs.resize(6);
+  EXPECT_EQ(Do(post).error, 0);
+  Step modify = Call(Op::kModifySrq, 0, 30);
+  modify.mask = IBV_SRQ_MAX_WR;
+  for (uint32_t entries : {0u, 5u, 1u << 30}) {
+    modify.entries = entries;
+    EXPECT_EQ(Do(modify).error, EINVAL) << entries;
+  }
+  modify.entries = 6;
+  EXPECT_EQ(Do(modify).error, 0);
+  const Outcome full = Do(post);
+  EXPECT_EQ(full.error, ENOMEM);
+  EXPECT_EQ(full.bad_index, 0);
+  modify.mask |= IBV_SRQ_LIMIT;
+  modify.entries = 20;
+  modify.limit = 21;
+  EXPECT_EQ(Do(modify).error, EINVAL) << "a limit beyond it";
+  EXPECT_EQ(model.srqs.at(30).max_wr, 6u);
+}
+
+TEST_F(ModelTest, ARegionWithoutRemoteRightsIsLeftOpen) {
+  Make(IBV_QPT_RC, IBV_ACCESS_LOCAL_WRITE);
+  Connect();
+  Wr invalidate = Request(IBV_WR_LOCAL_INV, 0);
+  invalidate.sges.clear();
+  invalidate.remote = kMr[0];
+  EXPECT_FALSE(Post({invalidate}).applies);
 }
 
 TEST(GeneratorTest, ASeedIsAProgram) {

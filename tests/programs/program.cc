@@ -24,7 +24,8 @@ std::string Access(uint32_t access) {
   } kNames[] = {
       {IBV_ACCESS_LOCAL_WRITE, "LOCAL_WRITE"}, {IBV_ACCESS_REMOTE_WRITE, "REMOTE_WRITE"},
       {IBV_ACCESS_REMOTE_READ, "REMOTE_READ"}, {IBV_ACCESS_REMOTE_ATOMIC, "REMOTE_ATOMIC"},
-      {IBV_ACCESS_MW_BIND, "MW_BIND"},         {IBV_ACCESS_ZERO_BASED, "ZERO_BASED"}};
+      {IBV_ACCESS_MW_BIND, "MW_BIND"},         {IBV_ACCESS_ZERO_BASED, "ZERO_BASED"},
+      {kAccessFlushGlobal, "FLUSH_GLOBAL"},    {kAccessFlushPersistent, "FLUSH_PERSISTENT"}};
   std::string text;
   for (const auto& [bit, name] : kNames) {
     if ((access & bit) != 0) text += (text.empty() ? "" : "|") + std::string(name);
@@ -107,6 +108,9 @@ std::string WrText(const Wr& wr, bool is_receive) {
     text += Format(" compare=%#" PRIx64 " swap=%#" PRIx64, wr.compare_add, wr.swap);
   }
   if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) text += Format(" add=%#" PRIx64, wr.compare_add);
+  if (wr.opcode == kWrFlush) {
+    text += Format(" length=%u type=%u level=%u", wr.flush_length, wr.flush_type, wr.flush_level);
+  }
   if (wr.ah != 0) text += Format(" ah%u qp%u qkey=%#x", wr.ah, wr.remote_qp, wr.qkey);
   if (wr.mw != 0) {
     text += Format(" mw%u to mr%u +%u, %u ", wr.mw, wr.bind_mr, wr.bind_offset, wr.bind_length) +
@@ -139,8 +143,8 @@ std::string CallText(const Step& s) {
     case Op::kBindMw:
       return Format("ibv_bind_mw(qp%u, mw%u)", s.qp, s.id);
     case Op::kCreateCq:
-      return Format("cq%u = ibv_create_cq%s(side %d, %u)", s.id, s.is_extended ? "_ex" : "", s.side,
-                    s.entries);
+      return Format("cq%u = ibv_create_cq%s(side %d, %u%s)", s.id, s.is_extended ? "_ex" : "",
+                    s.side, s.entries, s.other_channel ? ", the other side's channel" : "");
     case Op::kResizeCq:
       return Format("ibv_resize_cq(cq%u, %u)", s.id, s.entries);
     case Op::kDestroyCq:
@@ -173,7 +177,10 @@ std::string CallText(const Step& s) {
     case Op::kDestroyQp:
       return Format("ibv_destroy_qp(qp%u)", s.id);
     case Op::kCreateAh:
-      return Format("ah%u = ibv_create_ah(pd%u, to %s)", s.id, s.pd, s.to_self ? "itself" : "peer");
+      return Format("ah%u = ibv_create_ah(pd%u, to %s)", s.id, s.pd,
+                    s.to_group  ? "the group"
+                    : s.to_self ? "itself"
+                                : "peer");
     case Op::kDestroyAh:
       return Format("ibv_destroy_ah(ah%u)", s.id);
     case Op::kAttachMcast:
@@ -185,6 +192,15 @@ std::string CallText(const Step& s) {
                     : s.is_aborted ? "ibv_wr_start, ibv_wr_*, ibv_wr_abort(qp%u)"
                                    : "ibv_wr_start, ibv_wr_*, ibv_wr_complete(qp%u)",
                     s.id);
+    case Op::kHoldCq:
+      return Format("// cq%u is not polled", s.id);
+    case Op::kReleaseCq:
+      return Format("// cq%u is polled again", s.id);
+    case Op::kAllocNullMr:
+      return Format("mr%u = ibv_alloc_null_mr(pd%u)", s.id, s.pd);
+    case Op::kRegDmMr:
+      return Format("mr%u = ibv_reg_dm_mr(pd%u, +%u, %u, ", s.id, s.pd, s.offset, s.length) +
+             Access(s.access) + ")";
     case Op::kPostRecv:
       return Format("ibv_post_recv(qp%u)", s.id);
     case Op::kPostSrqRecv:
@@ -196,6 +212,7 @@ std::string CallText(const Step& s) {
 }  // namespace
 
 const char* Name(ibv_wr_opcode opcode) {
+  if (opcode == kWrFlush) return "FLUSH";
   switch (opcode) {
     case IBV_WR_RDMA_WRITE:
       return "RDMA_WRITE";
@@ -239,6 +256,8 @@ bool IsMaker(Op op) {
     case Op::kCreateSrq:
     case Op::kCreateQp:
     case Op::kCreateAh:
+    case Op::kAllocNullMr:
+    case Op::kRegDmMr:
       return true;
     default:
       return false;

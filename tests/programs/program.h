@@ -17,6 +17,16 @@ namespace verbena::programs {
 
 using Id = uint32_t;  // of an object; 0: none
 inline constexpr uint32_t kArenaBytes = 32 * 1024;
+inline constexpr uint32_t kDmBytes = 4096;  // device memory of each side
+inline constexpr int kArenas = 4;           // of the sides, then their device memory
+constexpr uint32_t BytesOf(int arena) { return arena < 2 ? kArenaBytes : kDmBytes; }
+
+// What v64's headers have and v44's lack.
+inline constexpr auto kWrFlush = static_cast<ibv_wr_opcode>(14);
+inline constexpr auto kWcFlush = static_cast<ibv_wc_opcode>(8);
+inline constexpr uint32_t kAccessFlushGlobal = 1u << 8, kAccessFlushPersistent = 1u << 9;
+inline constexpr uint8_t kFlushGlobal = 1, kFlushPersistent = 2;  // enum ibv_placement_type
+inline constexpr uint8_t kFlushRange = 0, kFlushMr = 1;           // enum ibv_selectivity_level
 
 enum class Op : uint8_t {
   kAllocPd,
@@ -47,11 +57,15 @@ enum class Op : uint8_t {
   kPostSend,
   kPostRecv,
   kPostSrqRecv,
+  kAllocNullMr,
+  kRegDmMr,  // `offset`: into the device memory of its side
+  kHoldCq,   // it is not polled from now on
+  kReleaseCq,
 };
 
 struct Sge {
   Id mr = 0;
-  uint32_t offset = 0;  // into the arena
+  uint32_t offset = 0;  // into the arena, or the device memory that `mr` is of
   uint32_t length = 0;
   uint32_t key_flip = 0;  // xor'ed to the key
 };
@@ -65,10 +79,13 @@ struct Wr {
   uint32_t imm = 0;
   // The remote end, or what is to be invalidated: an MR or MW.
   Id remote = 0;
-  uint32_t remote_offset = 0;  // in the arena of the peer, or of a zero-based window
+  uint32_t remote_offset = 0;  // in the arena of the peer, or of a zero-based window or region
   uint32_t remote_flip = 0;
   uint32_t key_age = 0;  // of an MW: how many keys ago this one was current
   uint64_t compare_add = 0, swap = 0;
+  // FLUSH.
+  uint32_t flush_length = 0;
+  uint8_t flush_type = kFlushGlobal, flush_level = kFlushRange;
   // UD.
   Id ah = 0, remote_qp = 0;
   uint32_t qkey = 0;
@@ -92,8 +109,10 @@ struct Step {
   bool sq_sig_all = false;
   bool is_extended =
       false;  // ibv_create_cq_ex, ibv_create_qp_ex for ibv_wr_*; of a post: by ibv_wr_*
-  bool is_aborted = false;  // of such a post: ibv_wr_abort
-  bool to_self = false;     // an AH towards the own NIC; notify: solicited only
+  bool is_aborted = false;     // of such a post: ibv_wr_abort
+  bool to_self = false;        // an AH towards the own NIC; notify: solicited only
+  bool to_group = false;       // an AH of the multicast group
+  bool other_channel = false;  // a CQ made with the channel of the other side's context
   // Of a post: the next step follows at once, before anything of this one is waited for.
   bool with_next = false;
   Id peer = 0;  // of a QP: its pair's other one

@@ -16,12 +16,18 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kStepsPerBarrier = 24;
 
+std::string ArenaText(int arena) {
+  return (arena < 2 ? "memory of side " : "device memory of side ") + std::to_string(arena % 2);
+}
+
 // One run of one program.
 class Run {
  public:
   Run(Executor* executor, uint64_t seed, const RunOptions& options)
       : executor_(*executor), options_(options), model_(seed) {
-    for (int side : {0, 1}) Model::Fill(seed, side, executor_.memory(side));
+    for (int arena = 0; arena < kArenas; ++arena) {
+      executor_.SetMemory(arena, model_.memory(arena));
+    }
   }
 
   RunResult Whole(const Program& program) {
@@ -71,6 +77,7 @@ class Run {
       if (outcome.error == 0) due_.Forget(step.id);
     }
     is_silent_ |= outcome.is_silent;
+    flushed_.insert(flushed_.end(), outcome.flushed.begin(), outcome.flushed.end());
     unknown_.insert(unknown_.end(), outcome.unknown.begin(), outcome.unknown.end());
     moved_.insert(moved_.end(), outcome.moved_qps.begin(), outcome.moved_qps.end());
     model_ = std::move(next);
@@ -81,6 +88,7 @@ class Run {
   // All that is under way comes to its end, and is compared.
   void Settle() {
     AwaitAll();
+    if (result_.is_good) CompareFlushed();
     if (!result_.is_good) return;
     if (is_silent_ || !unknown_.empty() || ++since_barrier_ == kStepsPerBarrier) {
       since_barrier_ = 0;
@@ -103,12 +111,14 @@ class Run {
     is_under_way_ = is_silent_ = false;
     model_.EndTogether();
     unknown_.clear();
+    flushed_.clear();
     moved_.clear();
   }
 
   static void Learn(const Step& step, const Actual& actual, Model* model) {
     if (step.op == Op::kCreateQp) model->LearnCap(step.id, actual.cap);
-    if (step.op == Op::kCreateSrq || step.op == Op::kCreateCq || step.op == Op::kResizeCq) {
+    if (step.op == Op::kCreateSrq || step.op == Op::kCreateCq || step.op == Op::kResizeCq ||
+        (step.op == Op::kModifySrq && (step.mask & IBV_SRQ_MAX_WR) != 0)) {
       model->LearnEntries(step.id, actual.entries);
     }
   }
@@ -141,18 +151,31 @@ class Run {
     }
   }
 
+  // A FLUSH has completed: nothing is waited for.
+  void CompareFlushed() {
+    for (const Range& range : flushed_) {
+      bool is_known = true;
+      for (const Range& other : unknown_) is_known &= !range.Meets(other);
+      if (is_known && memcmp(executor_.memory(range.side) + range.offset,
+                             model_.memory(range.side) + range.offset, range.length) != 0) {
+        Wrong(ArenaText(range.side) + " from +" + std::to_string(range.offset) +
+              " has not what was flushed");
+      }
+    }
+  }
+
   // The bytes of a UC WRITE come without being told of.
   void CompareMemory() {
     const auto end = Clock::now() + options_.patience;
-    for (int side : {0, 1}) {
-      const volatile uint8_t* is = executor_.memory(side);
+    for (int side = 0; side < kArenas; ++side) {
       const uint8_t* due = model_.memory(side);
-      while (result_.is_good && memcmp(const_cast<const uint8_t*>(is), due, kArenaBytes) != 0) {
+      while (result_.is_good && memcmp(executor_.memory(side), due, BytesOf(side)) != 0) {
         if (Clock::now() > end) {
           uint32_t at = 0;
-          while (at + 1 < kArenaBytes && is[at] == due[at]) ++at;
-          return Wrong("memory of side " + std::to_string(side) + " at +" + std::to_string(at) +
-                       " is " + std::to_string(is[at]) + ", not " + std::to_string(due[at]));
+          const uint8_t* is = executor_.memory(side);
+          while (at + 1 < BytesOf(side) && is[at] == due[at]) ++at;
+          return Wrong(ArenaText(side) + " at +" + std::to_string(at) + " is " +
+                       std::to_string(is[at]) + ", not " + std::to_string(due[at]));
         }
         sched_yield();
       }
@@ -166,7 +189,7 @@ class Run {
   RunResult result_;
   // Of steps that were not waited for yet.
   bool is_under_way_ = false, is_silent_ = false;
-  std::vector<Range> unknown_;
+  std::vector<Range> unknown_, flushed_;
   std::vector<Id> moved_;
   int since_barrier_ = 0;
 };
