@@ -74,9 +74,13 @@ void Generator::SetStage() {
 
 void Generator::Next() {
   const uint32_t choice = random_.Below(100);
-  if (choice < 3) {
-    const uint32_t which = random_.Below(3);
-    if (!(which == 0 ? Unpolled() : which == 1 ? Drain() : MulticastTraffic())) Traffic();
+  if (choice < 5) {
+    const uint32_t which = random_.Below(5);
+    const bool is_drawn = which == 0   ? Unpolled()
+                          : which == 1 ? Drain()
+                          : which == 2 ? LowWater()
+                                       : MulticastTraffic();
+    if (!is_drawn) Traffic();
   } else if (choice < 48) {
     Traffic();
   } else if (choice < 58) {

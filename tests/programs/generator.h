@@ -37,6 +37,7 @@ class Generator {
   // generator_queues.cc
   bool Unpolled();
   bool Drain();
+  bool LowWater();
   bool MulticastTraffic();
   bool MakeSomething();
   bool DestroySomething();

@@ -141,6 +141,37 @@ bool Generator::Drain() {
   return Add(ModifyTo(model_.qps.at(id), IBV_QPS_RTS));
 }
 
+// A limit that the next messages reach.
+bool Generator::LowWater() {
+  std::vector<Id> able;
+  for (const auto& [id, qp] : model_.qps) {
+    auto peer = model_.qps.find(qp.peer);
+    if (qp.srq == 0 || peer == model_.qps.end() || !qp.Receives()) continue;
+    if (peer->second.state == IBV_QPS_RTS && peer->second.type != IBV_QPT_UD) able.push_back(id);
+  }
+  if (able.empty()) return false;
+  const Id id = random_.Of(able);
+  const Id srq = model_.qps.at(id).srq, peer = model_.qps.at(id).peer;
+  if (model_.srqs.at(srq).receives.size() < 3) Receives(model_.qps.at(id), 3);
+  const auto waiting = static_cast<uint32_t>(model_.srqs.at(srq).receives.size());
+  Step modify = New(Op::kModifySrq, model_.qps.at(id).side);
+  modify.id = srq;
+  modify.mask = IBV_SRQ_LIMIT;
+  modify.limit = waiting - random_.Below(2);
+  if (!Add(modify)) return false;
+  const Qp qp = model_.qps.at(peer);
+  Step send = New(Op::kPostSend, qp.side);
+  send.id = peer;
+  for (int i = 0; i < 2; ++i) {
+    Wr wr;
+    wr.wr_id = NewWrId(false);
+    wr.flags = IBV_SEND_SIGNALED;
+    if (!DrawSges(qp, random_.Below(40), 0, 1, &wr.sges)) return false;
+    send.wrs.push_back(wr);
+  }
+  return Add(send);
+}
+
 // To all that are attached.
 bool Generator::MulticastTraffic() {
   std::vector<Id> able;

@@ -409,6 +409,9 @@ bool Generator::Receives(Qp& qp, uint32_t count) {
     if (!wr.sges.empty() && random_.Percent(4)) {
       wr.sges[0].key_flip = 1u << random_.Below(8);
       step.wrong = "lkey of " + std::to_string(wr.wr_id);
+    } else if (wr.sges.size() < max_sge && random_.Percent(4)) {
+      wr.sges.insert(wr.sges.begin(), {AnyOf(model_.mrs, qp.side), 64, 0, 1});
+      step.wrong = "an SGE of no bytes with a wrong lkey in " + std::to_string(wr.wr_id);
     } else if (random_.Percent(2) && !wr.sges.empty()) {
       while (wr.sges.size() <= max_sge) wr.sges.push_back(wr.sges[0]);
       step.wrong = "too many SGEs in " + std::to_string(wr.wr_id);

@@ -349,8 +349,11 @@ void Model::ModifySrq(const Step& step) {
   const uint32_t max_wr = (step.mask & IBV_SRQ_MAX_WR) != 0 ? step.entries : srq.max_wr;
   const uint32_t limit = (step.mask & IBV_SRQ_LIMIT) != 0 ? step.limit : srq.limit;
   // ibv_modify_srq(3), docs/errors.md: nothing changes.
-  if (max_wr == 0 || max_wr > kTooMany || srq.receives.size() > max_wr || limit > max_wr) {
-    return Fail(EINVAL);
+  if (max_wr == 0 || max_wr > kTooMany) return Fail(EINVAL);
+  // What waits, and the limit, has to fit in what is given: of a new size that may be more.
+  const size_t needed = std::max<size_t>(srq.receives.size(), limit);
+  if (needed > max_wr) {
+    return (step.mask & IBV_SRQ_MAX_WR) != 0 && needed <= max_wr * 2 ? Open() : Fail(EINVAL);
   }
   // It tells of falling below; not of being there already.
   if ((step.mask & IBV_SRQ_LIMIT) != 0 && srq.receives.size() < limit) return Open();

@@ -484,10 +484,12 @@ TEST_F(ModelTest, AnSrqIsResizedToWhatItHolds) {
   EXPECT_EQ(Do(post).error, 0);
   Step modify = Call(Op::kModifySrq, 0, 30);
   modify.mask = IBV_SRQ_MAX_WR;
-  for (uint32_t entries : {0u, 5u, 1u << 30}) {
+  for (uint32_t entries : {0u, 2u, 1u << 30}) {
     modify.entries = entries;
     EXPECT_EQ(Do(modify).error, EINVAL) << entries;
   }
+  modify.entries = 5;
+  EXPECT_FALSE(Do(modify).applies) << "it may be given more";
   modify.entries = 6;
   EXPECT_EQ(Do(modify).error, 0);
   const Outcome full = Do(post);
@@ -495,7 +497,7 @@ TEST_F(ModelTest, AnSrqIsResizedToWhatItHolds) {
   EXPECT_EQ(full.bad_index, 0);
   modify.mask |= IBV_SRQ_LIMIT;
   modify.entries = 20;
-  modify.limit = 21;
+  modify.limit = 41;
   EXPECT_EQ(Do(modify).error, EINVAL) << "a limit beyond it";
   EXPECT_EQ(model.srqs.at(30).max_wr, 6u);
 }
