@@ -11,10 +11,10 @@ uint32_t EceOptionsOf(ibv_qp_type type);
 
 // False: the options agreed upon do not have this opcode.
 inline bool EceAllows(const Qp& qp, uint32_t opcode) {
-  const uint32_t options = qp.ece_options.load(std::memory_order_relaxed);
-  if (opcode == IBV_WR_ATOMIC_WRITE) return (options & VERBENADV_ECE_ATOMIC_WRITE) != 0;
-  if (opcode == kWrFlushV64) return (options & VERBENADV_ECE_FLUSH) != 0;
-  return true;
+  uint32_t option = 0;
+  if (opcode == IBV_WR_ATOMIC_WRITE) option = VERBENADV_ECE_ATOMIC_WRITE;
+  if (opcode == kWrFlushV64) option = VERBENADV_ECE_FLUSH;
+  return option == 0 || (qp.ece_options.load(std::memory_order_relaxed) & option) != 0;
 }
 
 }  // namespace verbena::verbs

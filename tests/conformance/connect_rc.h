@@ -15,6 +15,17 @@ inline int ToInit(ibv_qp* qp, unsigned access) {
                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
+// An address vector towards `gid`, from one of this device's own.
+inline ibv_ah_attr AddressOf(const ibv_gid& gid, uint8_t gid_index) {
+  ibv_ah_attr attr = {};
+  attr.is_global = 1;
+  attr.grh.dgid = gid;
+  attr.grh.sgid_index = gid_index;
+  attr.grh.hop_limit = 64;
+  attr.port_num = 1;
+  return attr;
+}
+
 // From RESET to RTS towards the QP of that number at `gid`, one of this device's at `gid_index`.
 // Patient: who waits for receives, or for a CPU, waits.
 inline int ConnectRc(ibv_qp* qp, unsigned access, uint32_t peer_qpn, const ibv_gid& gid,
@@ -26,11 +37,7 @@ inline int ConnectRc(ibv_qp* qp, unsigned access, uint32_t peer_qpn, const ibv_g
   attr.path_mtu = IBV_MTU_1024;
   attr.dest_qp_num = peer_qpn;
   attr.min_rnr_timer = 1;
-  attr.ah_attr.is_global = 1;
-  attr.ah_attr.grh.dgid = gid;
-  attr.ah_attr.grh.sgid_index = gid_index;
-  attr.ah_attr.grh.hop_limit = 64;
-  attr.ah_attr.port_num = 1;
+  attr.ah_attr = AddressOf(gid, gid_index);
   error = ibv_modify_qp(qp, &attr,
                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                             IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);

@@ -5,27 +5,17 @@
 #include <cstring>
 #include <random>
 
+#include "tests/conformance/v64.h"
 #include "tests/conformance/verbs_fixture.h"
 
 namespace verbena::conformance {
 namespace {
 
-// What v64's headers have and v44's lack.
-struct QpExV64 {
-  ibv_qp_ex ex;
-  void (*wr_flush)(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, size_t len, uint8_t type,
-                   uint8_t level);
-};
-constexpr uint64_t kQpExWithFlush = 1u << 11;    // IBV_QP_EX_WITH_FLUSH
-constexpr unsigned kAccessGlobal = 1u << 8;      // IBV_ACCESS_FLUSH_GLOBAL
-constexpr unsigned kAccessPersistent = 1u << 9;  // IBV_ACCESS_FLUSH_PERSISTENT
-constexpr auto kWrFlush = static_cast<ibv_wr_opcode>(14);
-constexpr auto kWcFlush = static_cast<ibv_wc_opcode>(8);
-constexpr uint8_t kGlobal = 1, kPersistent = 2;  // enum ibv_placement_type
-constexpr uint8_t kRange = 0, kMr = 1;           // enum ibv_selectivity_level
+using namespace v64;
 
-constexpr unsigned kMrAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | kAccessGlobal;
-constexpr unsigned kQpAccess = kRemoteAccess | kAccessGlobal | kAccessPersistent;
+constexpr unsigned kMrAccess =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | kAccessFlushGlobal;
+constexpr unsigned kQpAccess = kRemoteAccess | kAccessFlushGlobal | kAccessFlushPersistent;
 
 class Verb_ibv_wr_flush : public VerbsTest {
  protected:
@@ -44,15 +34,16 @@ class Verb_ibv_wr_flush : public VerbsTest {
     ex->wr_id = wr_id;
     ex->wr_flags = flags;
   }
-  void Flush(uint32_t rkey, uint64_t addr, size_t len, uint8_t type = kGlobal,
-             uint8_t level = kRange) {
-    reinterpret_cast<QpExV64*>(ex)->wr_flush(ex, rkey, addr, len, type, level);
+  void Flush(uint32_t rkey, uint64_t addr, size_t len, uint8_t type = kFlushGlobal,
+             uint8_t level = kFlushRange) {
+    reinterpret_cast<QpEx*>(ex)->wr_flush(ex, rkey, addr, len, type, level);
   }
   void Write(uint32_t bytes) {
     ibv_wr_rdma_write(ex, b->mr->rkey, b->buffer.address());
     ibv_wr_set_sge(ex, a->mr->lkey, a->buffer.address(), bytes);
   }
-  ibv_wc FlushOne(uint64_t addr, size_t len, uint8_t type = kGlobal, uint8_t level = kRange) {
+  ibv_wc FlushOne(uint64_t addr, size_t len, uint8_t type = kFlushGlobal,
+                  uint8_t level = kFlushRange) {
     Begin(7);
     Flush(b->mr->rkey, addr, len, type, level);
     EXPECT_EQ(ibv_wr_complete(ex), 0);
@@ -87,9 +78,9 @@ TEST_F(Verb_ibv_wr_flush, FlushesAWholeRegion) {
   std::mt19937 random(1);
   for (int i = 0; i < 100; ++i) {
     const size_t len = i == 0 ? 0 : random() % 12'345'678;
-    EXPECT_EQ(FlushOne(b->buffer.address(), len, kGlobal, kMr).status, IBV_WC_SUCCESS);
+    EXPECT_EQ(FlushOne(b->buffer.address(), len, kFlushGlobal, kFlushMr).status, IBV_WC_SUCCESS);
   }
-  EXPECT_EQ(FlushOne(1, ~size_t{0}, kGlobal, kMr).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(FlushOne(1, ~size_t{0}, kFlushGlobal, kFlushMr).status, IBV_WC_SUCCESS);
 }
 
 // Its completion alone says that the bytes are there.
@@ -101,7 +92,8 @@ TEST_F(Verb_ibv_wr_flush, FollowsTheWritesBeforeIt) {
     Begin(round, 0);
     Write(kBytes);
     ex->wr_flags = IBV_SEND_SIGNALED;
-    Flush(b->mr->rkey, b->buffer.address(), kBytes, kGlobal, round % 2 == 0 ? kMr : kRange);
+    Flush(b->mr->rkey, b->buffer.address(), kBytes, kFlushGlobal,
+          round % 2 == 0 ? kFlushMr : kFlushRange);
     ASSERT_EQ(ibv_wr_complete(ex), 0);
     ibv_wc wc = a->WaitSend();
     ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
@@ -149,8 +141,8 @@ TEST_F(Verb_ibv_wr_flush, ManyAtOnceKeepToTheResources) {
 
 // As test_qp_ex_rc_flush_type_violate of rdma-core's suite.
 TEST_F(Verb_ibv_wr_flush, RefusesATypeThatTheRegionDoesNotAllow) {
-  for (uint8_t type : {kPersistent, uint8_t{kPersistent | kGlobal}}) {
-    for (uint8_t level : {kRange, kMr}) {
+  for (uint8_t type : {kFlushPersistent, uint8_t{kFlushPersistent | kFlushGlobal}}) {
+    for (uint8_t level : {kFlushRange, kFlushMr}) {
       Make();
       EXPECT_EQ(FlushOne(b->buffer.address(), 64, type, level).status, IBV_WC_REM_ACCESS_ERR);
       EXPECT_TRUE(b->WaitEvent(IBV_EVENT_QP_ACCESS_ERR));
@@ -159,9 +151,9 @@ TEST_F(Verb_ibv_wr_flush, RefusesATypeThatTheRegionDoesNotAllow) {
 }
 
 TEST_F(Verb_ibv_wr_flush, NeedsARegionThatAllowsIt) {
-  for (uint8_t level : {kRange, kMr}) {
+  for (uint8_t level : {kFlushRange, kFlushMr}) {
     Make(kQpAccess, kAllAccess);
-    EXPECT_EQ(FlushOne(b->buffer.address(), 64, kGlobal, level).status, IBV_WC_REM_ACCESS_ERR);
+    EXPECT_EQ(FlushOne(b->buffer.address(), 64, kFlushGlobal, level).status, IBV_WC_REM_ACCESS_ERR);
   }
 }
 
@@ -180,7 +172,7 @@ TEST_F(Verb_ibv_wr_flush, KeepsToItsRegion) {
 
 TEST_F(Verb_ibv_wr_flush, NoMemoryIsCalledPersistent) {
   Make();
-  for (unsigned access : {kAccessPersistent, kMrAccess | kAccessPersistent}) {
+  for (unsigned access : {kAccessFlushPersistent, kMrAccess | kAccessFlushPersistent}) {
     errno = 0;
     EXPECT_EQ(ibv_reg_mr(b->pd, b->buffer.data(), 4096, static_cast<int>(access)), nullptr);
     EXPECT_EQ(errno, EOPNOTSUPP);
@@ -192,9 +184,12 @@ TEST_F(Verb_ibv_wr_flush, RefusesWhatNoRequestCanSay) {
   struct {
     size_t len;
     uint8_t type, level;
-  } const kRows[] = {{64, 0, kRange},        {64, 4, kRange},
-                     {64, kGlobal | 8, kMr}, {64, kGlobal, kMr + 1},
-                     {64, kGlobal, 0xff},    {size_t{1} << 32, kGlobal, kRange}};
+  } const kRows[] = {{64, 0, kFlushRange},
+                     {64, 4, kFlushRange},
+                     {64, kFlushGlobal | 8, kFlushMr},
+                     {64, kFlushGlobal, kFlushMr + 1},
+                     {64, kFlushGlobal, 0xff},
+                     {size_t{1} << 32, kFlushGlobal, kFlushRange}};
   for (const auto& row : kRows) {
     Begin(1);
     Write(8);
@@ -211,7 +206,7 @@ TEST_F(Verb_ibv_wr_flush, IsThereOnlyIfAskedFor) {
   SideOptions options;
   options.send_ops = IBV_QP_EX_WITH_RDMA_WRITE;
   a = std::make_unique<Side>(options);
-  EXPECT_EQ(reinterpret_cast<QpExV64*>(ibv_qp_to_qp_ex(a->qp))->wr_flush, nullptr);
+  EXPECT_EQ(reinterpret_cast<QpEx*>(ibv_qp_to_qp_ex(a->qp))->wr_flush, nullptr);
 }
 
 TEST_F(Verb_ibv_wr_flush, IsNotForUcAndUd) {
@@ -232,7 +227,8 @@ TEST_F(Verb_ibv_wr_flush, IsNotForUcAndUd) {
 
 // A window's rights are its own; the region need not allow it.
 TEST_F(Verb_ibv_wr_flush, GoesByAWindowThatAllowsIt) {
-  for (unsigned access : {IBV_ACCESS_REMOTE_WRITE | kAccessGlobal, IBV_ACCESS_REMOTE_WRITE + 0u}) {
+  for (unsigned access :
+       {IBV_ACCESS_REMOTE_WRITE | kAccessFlushGlobal, IBV_ACCESS_REMOTE_WRITE + 0u}) {
     Make(kQpAccess, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
     ibv_mw* mw = ibv_alloc_mw(b->pd, IBV_MW_TYPE_1);
     ASSERT_NE(mw, nullptr);
@@ -241,14 +237,14 @@ TEST_F(Verb_ibv_wr_flush, GoesByAWindowThatAllowsIt) {
     bind.bind_info = {b->mr, b->buffer.address() + 4096, 4096, access};
     ASSERT_EQ(ibv_bind_mw(b->qp, mw, &bind), 0);
     ASSERT_EQ(b->WaitSend().status, IBV_WC_SUCCESS);
-    for (uint8_t level : {kRange, kMr}) {
+    for (uint8_t level : {kFlushRange, kFlushMr}) {
       Begin(level);
-      Flush(mw->rkey, b->buffer.address() + 4096, 4096, kGlobal, level);
+      Flush(mw->rkey, b->buffer.address() + 4096, 4096, kFlushGlobal, level);
       ASSERT_EQ(ibv_wr_complete(ex), 0);
-      const bool is_allowed = (access & kAccessGlobal) != 0;
-      EXPECT_EQ(a->WaitSend().status, is_allowed     ? IBV_WC_SUCCESS
-                                      : level == kMr ? IBV_WC_WR_FLUSH_ERR
-                                                     : IBV_WC_REM_ACCESS_ERR);
+      const bool is_allowed = (access & kAccessFlushGlobal) != 0;
+      EXPECT_EQ(a->WaitSend().status, is_allowed          ? IBV_WC_SUCCESS
+                                      : level == kFlushMr ? IBV_WC_WR_FLUSH_ERR
+                                                          : IBV_WC_REM_ACCESS_ERR);
     }
     EXPECT_EQ(ibv_dealloc_mw(mw), 0);
   }

@@ -37,6 +37,19 @@ struct MrInitAttr {
 };
 enum : uint64_t { kMrIova = 1, kMrAddr = 2, kMrFd = 4, kMrFdOffset = 8, kMrDmah = 16, kMrBuf = 32 };
 
+// FLUSH.
+struct QpEx {
+  ibv_qp_ex ex;
+  void (*wr_flush)(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, size_t len, uint8_t type,
+                   uint8_t level);
+};
+inline constexpr uint64_t kQpExWithFlush = 1u << 11;
+inline constexpr auto kWrFlush = static_cast<ibv_wr_opcode>(14);
+inline constexpr auto kWcFlush = static_cast<ibv_wc_opcode>(8);
+inline constexpr uint32_t kAccessFlushGlobal = 1u << 8, kAccessFlushPersistent = 1u << 9;
+inline constexpr uint8_t kFlushGlobal = 1, kFlushPersistent = 2;  // enum ibv_placement_type
+inline constexpr uint8_t kFlushRange = 0, kFlushMr = 1;           // enum ibv_selectivity_level
+
 inline constexpr uint32_t kParentDomainAllowCcUnprotectedAlloc = 1u << 2;
 
 template <typename Function>

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "tests/conformance/connect_rc.h"
+
 namespace verbena::conformance {
 
 bool Eventually(const std::function<bool()>& condition, Milliseconds limit) {
@@ -65,15 +67,7 @@ ibv_cq_ex* NewCqIn(ibv_context* context, ibv_pd* parent_domain, int cqe,
   return ibv_create_cq_ex(context, &init);
 }
 
-ibv_ah_attr AddressOf(const ibv_gid& gid) {
-  ibv_ah_attr attr = {};
-  attr.is_global = 1;
-  attr.grh.dgid = gid;
-  attr.grh.sgid_index = kGidIndex;
-  attr.grh.hop_limit = 64;
-  attr.port_num = 1;
-  return attr;
-}
+ibv_ah_attr AddressOf(const ibv_gid& gid) { return AddressOf(gid, kGidIndex); }
 
 Side::Side(const SideOptions& side_options)
     : options(side_options), buffer(side_options.buffer_bytes) {

@@ -10,21 +10,15 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "tests/conformance/connect_rc.h"
+
 namespace verbena::programs {
 namespace {
 
 constexpr int kGidIndex = 1;  // the IPv4-mapped GID
 constexpr auto kBarrierPatience = std::chrono::seconds(20);
 
-ibv_ah_attr AddressOf(const ibv_gid& gid) {
-  ibv_ah_attr attr = {};
-  attr.is_global = 1;
-  attr.grh.dgid = gid;
-  attr.grh.sgid_index = kGidIndex;
-  attr.grh.hop_limit = 64;
-  attr.port_num = 1;
-  return attr;
-}
+ibv_ah_attr AddressOf(const ibv_gid& gid) { return conformance::AddressOf(gid, kGidIndex); }
 
 // An IPv4 group, as rdma_cm names it; of this process, since others on this host may run, too.
 ibv_gid Group() {

@@ -7,13 +7,6 @@
 namespace verbena::programs {
 namespace {
 
-// ibv_qp_ex with the pointer that v64 appended.
-struct QpExV64 {
-  ibv_qp_ex ex;
-  void (*wr_flush)(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, size_t len, uint8_t type,
-                   uint8_t level);
-};
-
 template <typename Wr>
 int IndexOf(const std::vector<Wr>& wrs, const Wr* wr) {
   return wr == nullptr ? -1 : static_cast<int>(wr - wrs.data());
@@ -114,8 +107,9 @@ void Executor::Build(ibv_qp_ex* qp, const ibv_send_wr& wr, const Wr& of, bool is
   qp->wr_id = wr.wr_id;
   qp->wr_flags = wr.send_flags & ~unsigned{IBV_SEND_INLINE};
   if (wr.opcode == kWrFlush) {
-    return reinterpret_cast<QpExV64*>(qp)->wr_flush(qp, wr.wr.rdma.rkey, wr.wr.rdma.remote_addr,
-                                                    of.flush_length, of.flush_type, of.flush_level);
+    return reinterpret_cast<conformance::v64::QpEx*>(qp)->wr_flush(
+        qp, wr.wr.rdma.rkey, wr.wr.rdma.remote_addr, of.flush_length, of.flush_type,
+        of.flush_level);
   }
   switch (wr.opcode) {
     case IBV_WR_ATOMIC_WRITE:

@@ -221,7 +221,7 @@ TEST_F(ModelTest, UnreliableQueuesLoseWhatNobodyReceives) {
   EXPECT_EQ(model.qps.at(kQp[0]).state, IBV_QPS_SQE);
 }
 
-TEST_F(ModelTest, StepsTogetherHaveNothingToDoWithEachOther) {
+TEST_F(ModelTest, StepsTogetherAreOfDifferentObjects) {
   Make();
   Connect();
   Step first = Call(Op::kPostSend, 0, kQp[0]);

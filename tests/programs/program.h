@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/conformance/v64.h"
+
 namespace verbena::programs {
 
 using Id = uint32_t;  // of an object; 0: none
@@ -22,11 +24,14 @@ inline constexpr int kArenas = 4;           // of the sides, then their device m
 constexpr uint32_t BytesOf(int arena) { return arena < 2 ? kArenaBytes : kDmBytes; }
 
 // What v64's headers have and v44's lack.
-inline constexpr auto kWrFlush = static_cast<ibv_wr_opcode>(14);
-inline constexpr auto kWcFlush = static_cast<ibv_wc_opcode>(8);
-inline constexpr uint32_t kAccessFlushGlobal = 1u << 8, kAccessFlushPersistent = 1u << 9;
-inline constexpr uint8_t kFlushGlobal = 1, kFlushPersistent = 2;  // enum ibv_placement_type
-inline constexpr uint8_t kFlushRange = 0, kFlushMr = 1;           // enum ibv_selectivity_level
+using conformance::v64::kAccessFlushGlobal;
+using conformance::v64::kAccessFlushPersistent;
+using conformance::v64::kFlushGlobal;
+using conformance::v64::kFlushMr;
+using conformance::v64::kFlushPersistent;
+using conformance::v64::kFlushRange;
+using conformance::v64::kWcFlush;
+using conformance::v64::kWrFlush;
 
 enum class Op : uint8_t {
   kAllocPd,

@@ -23,6 +23,7 @@
 
 namespace {
 
+using verbena::conformance::AddressOf;
 using verbena::conformance::ConnectRc;
 using verbena::conformance::ToInit;
 
@@ -137,11 +138,7 @@ void MakeAndDestroy(Shared& s, uint32_t dice) {
       return;
     }
     case 1: {
-      ibv_ah_attr attr = {};
-      attr.is_global = 1;
-      attr.grh.dgid = s.gid;
-      attr.grh.sgid_index = kGidIndex;
-      attr.port_num = 1;
+      ibv_ah_attr attr = AddressOf(s.gid, kGidIndex);
       Check(ibv_destroy_ah(Made(ibv_create_ah(s.pd, &attr), "AH")), "ibv_destroy_ah");
       return;
     }
