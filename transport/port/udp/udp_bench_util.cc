@@ -62,6 +62,27 @@ class PortEnd final : public End {
   OutPacket packet_;
 };
 
+// `segment_bytes` other than 0: as so many datagrams of that length, the last one may be shorter.
+void SendDatagram(int fd, iovec* bytes, SocketAddress* to, uint32_t segment_bytes) {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(uint16_t))> control{};
+  msghdr message{};
+  message.msg_name = to->get();
+  message.msg_namelen = to->length;
+  message.msg_iov = bytes;
+  message.msg_iovlen = 1;
+  if (segment_bytes != 0) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* item = CMSG_FIRSTHDR(&message);
+    item->cmsg_level = SOL_UDP;
+    item->cmsg_type = UDP_SEGMENT;
+    item->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+    const auto segment = static_cast<uint16_t>(segment_bytes);
+    memcpy(CMSG_DATA(item), &segment, sizeof segment);
+  }
+  if (sendmsg(fd, &message, 0) < 0) Die(std::string("sendmsg: ") + strerror(errno));
+}
+
 class SocketEnd final : public End {
  public:
   SocketEnd(bool batches, const Gid& own, const Gid& peer, uint32_t packet_bytes)
@@ -80,23 +101,7 @@ class SocketEnd final : public End {
     while (count > 0) {
       const uint32_t now = std::min(count, most);
       iovec part{buffer_.data(), now * packet_bytes_};
-      alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(uint16_t))> control{};
-      msghdr message{};
-      message.msg_name = to_.get();
-      message.msg_namelen = to_.length;
-      message.msg_iov = &part;
-      message.msg_iovlen = 1;
-      if (now > 1) {
-        message.msg_control = control.data();
-        message.msg_controllen = control.size();
-        cmsghdr* item = CMSG_FIRSTHDR(&message);
-        item->cmsg_level = SOL_UDP;
-        item->cmsg_type = UDP_SEGMENT;
-        item->cmsg_len = CMSG_LEN(sizeof(uint16_t));
-        const auto segment = static_cast<uint16_t>(packet_bytes_);
-        memcpy(CMSG_DATA(item), &segment, sizeof segment);
-      }
-      if (sendmsg(endpoint_.fd, &message, 0) < 0) Die(std::string("sendmsg: ") + strerror(errno));
+      SendDatagram(endpoint_.fd, &part, &to_, now > 1 ? packet_bytes_ : 0);
       count -= now;
     }
   }
@@ -109,6 +114,51 @@ class SocketEnd final : public End {
   const bool batches_;
   const uint32_t packet_bytes_;
   std::vector<char> buffer_, incoming_;
+  Endpoint endpoint_;
+  SocketAddress to_;
+};
+
+// What an RC NIC can't do without when a client answers at once: a message and the acknowledgement
+// of the one it answers, in one batch, and the control messages that a GRH is made of.
+class ExchangeEnd final : public End {
+ public:
+  ExchangeEnd(const Gid& own, const Gid& peer, uint32_t packet_bytes)
+      : message_bytes_(packet_bytes), bytes_(packet_bytes + kAcknowledgementBytes) {
+    UdpPortError error;
+    if (!OpenEndpoint({own}, {.addresses = {}, .port = kBenchPort}, &endpoint_, &error))
+      Die(error.text);
+    to_ = MakeSocketAddress(peer, kBenchPort, endpoint_.address.interface_index);
+  }
+  ~ExchangeEnd() override { close(endpoint_.fd); }
+  void Send(uint32_t count) override {
+    for (; count > 0; --count) {
+      iovec part{bytes_.data(), bytes_.size()};
+      SendDatagram(endpoint_.fd, &part, &to_, message_bytes_);
+    }
+  }
+  uint32_t Receive() override {
+    iovec part{incoming_.data(), incoming_.size()};
+    alignas(cmsghdr) std::array<char, 128> control;
+    sockaddr_storage from;
+    msghdr message{};
+    message.msg_name = &from;
+    message.msg_namelen = sizeof from;
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const ssize_t got = recvmsg(endpoint_.fd, &message, MSG_DONTWAIT);
+    if (got <= 0) return 0;
+    if (static_cast<size_t>(got) != bytes_.size()) Die("this kernel does not coalesce datagrams");
+    return 1;
+  }
+
+ private:
+  static constexpr uint32_t kAcknowledgementBytes = 12 + 4 + 4;  // BTH, AETH, ICRC
+
+  const uint32_t message_bytes_;
+  std::vector<char> bytes_;
+  std::array<char, 256> incoming_;
   Endpoint endpoint_;
   SocketAddress to_;
 };
@@ -143,6 +193,13 @@ Kind SocketKind(std::string name, bool batches) {
   return {std::move(name),
           [batches](const Gid& own, const Gid& peer, uint32_t bytes) -> std::unique_ptr<End> {
             return std::make_unique<SocketEnd>(batches, own, peer, bytes);
+          }};
+}
+
+Kind ExchangeKind(std::string name) {
+  return {std::move(name),
+          [](const Gid& own, const Gid& peer, uint32_t bytes) -> std::unique_ptr<End> {
+            return std::make_unique<ExchangeEnd>(own, peer, bytes);
           }};
 }
 

@@ -53,6 +53,9 @@ struct Kind {
 
 // A socket; `batches`: with UDP_SEGMENT and UDP_GRO, else a system call for each packet.
 Kind SocketKind(std::string name, bool batches);
+// A socket; a packet is a message, and the acknowledgement of the last one goes with it in one
+// batch.
+Kind ExchangeKind(std::string name);
 // A port, which computes and checks every ICRC.
 Kind PortKind(std::string name, NetIo net_io);
 
