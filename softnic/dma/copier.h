@@ -106,7 +106,8 @@ class Copier {
   explicit Copier(CopyGate* gate);
 
   // Carries out chunk_bytes[i] of each operation, in order, and sets status (or progress_bytes).
-  // Bytes become visible in ascending order. Errors: a source that can't be read faults before any
+  // The last bytes of a chunk become visible last: those of its last cache line, and where they are
+  // mapped here, all in ascending order. Errors: a source that can't be read faults before any
   // byte of that chunk is written.
   void Execute(CopyUnit& unit);
 
