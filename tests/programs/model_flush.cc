@@ -22,7 +22,8 @@ Model::Verdict Model::ExecuteFlush(Qp& qp, Qp& peer, const Work& work) {
   }
   Establish(peer, true);
   Touch(range, false);
-  const bool is_told = qp.sq_sig_all || (wr.flags & IBV_SEND_SIGNALED) != 0;
+  const bool is_told = (qp.sq_sig_all || (wr.flags & IBV_SEND_SIGNALED) != 0) &&
+                       !cqs.at(qp.send_cq).is_held;  // nobody waits for what nobody polls
   // Of another QP's WRITEs a FLUSH says nothing, and those of UC may still be on their way.
   if (is_told) out_.flushed.push_back(range);
   qp.next_psn = (qp.next_psn + 1) & kPsnMask;

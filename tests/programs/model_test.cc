@@ -290,6 +290,13 @@ TEST_F(ModelTest, AFlushTellsThatBytesAreThere) {
   EXPECT_TRUE(PostExtended({whole}).any_error);
 }
 
+TEST_F(ModelTest, AFlushThatNobodyPollsForTellsNothing) {
+  Make();
+  Connect();
+  EXPECT_TRUE(Do(Call(Op::kHoldCq, 0, kCq[0])).applies);
+  EXPECT_TRUE(PostExtended({Flush(100)}).flushed.empty());
+}
+
 TEST_F(ModelTest, AFlushNeedsItsRights) {
   Make();
   Connect();
