@@ -267,6 +267,8 @@ class Model {
   bool sent_to_group_ = false, sent_to_one_ = false;  // datagrams of this step
   // Of READs and atomics of this step, without a fence of the same QP since.
   std::vector<std::pair<Id, Range>> under_way_;
+  // Where datagrams of this step go, by receiver.
+  std::vector<std::pair<Id, Range>> delivered_;
 };
 
 // IBTA 9.7.2: how many PSNs a message takes.

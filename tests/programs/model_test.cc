@@ -466,6 +466,27 @@ TEST_F(ModelTest, AGroupsMembersHaveOneCopyEach) {
   EXPECT_EQ(StatusOf(Post({send}), 0), IBV_WC_LOC_QP_OP_ERR) << "another context's";
 }
 
+TEST_F(ModelTest, TwoReceiversOfADatagramHavePlacesOfTheirOwn) {
+  for (const bool overlap : {false, true}) {
+    model = Model(1);
+    Make(IBV_QPT_UD);
+    Connect();
+    Step ah = Call(Op::kCreateAh, 0, 50);
+    ah.pd = kPd[0];
+    ah.to_group = true;
+    Do(ah);
+    Receive(128);
+    Do(Call(Op::kAttachMcast, 1, kQp[1]));
+    Qp other = model.qps.at(kQp[1]);
+    other.id = 60;
+    other.receives.front().sges[0].offset = overlap ? 4096 + 127 : 4096 + 128;
+    model.qps[60] = other;
+    Wr send = Request(IBV_WR_SEND, 32);
+    send.ah = 50;
+    EXPECT_EQ(Post({send}).applies, !overlap) << "nobody knows whose bytes come first";
+  }
+}
+
 TEST_F(ModelTest, NothingIsMadeOfAnotherContextsObjects) {
   Make();
   Step qp = Call(Op::kCreateQp, 0, 60);

@@ -133,6 +133,14 @@ void Model::Deliver(Qp& qp, Qp& peer, const Work& work) {
       }
     }
   }
+  // Of two receivers nobody knows who gets its bytes first.
+  for (const Sge& to : receives.front().sges) {
+    const Range range = Place(peer.side, to);
+    for (const auto& [other, place] : delivered_) {
+      if (other != peer.id && range.length != 0 && range.Meets(place)) Open();
+    }
+    delivered_.push_back({peer.id, range});
+  }
   Scatter(peer.side, receives.front().sges, data);
   // The 40 bytes in front: what of a GRH an IPv4 header leaves is undefined.
   uint32_t left = kGrhBytes;
