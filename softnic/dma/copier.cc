@@ -1,6 +1,9 @@
 #include "softnic/dma/copier.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -27,6 +30,17 @@ void Fail(DmaOp& op, DmaStatus status, int64_t result) {
   op.is_owner_gone = result == -ESRCH;
 }
 
+// Of a process whose helper is gone: whether that is so because the process is.
+bool HasEnded(const TargetProcess& process) {
+  if (process.dead.load(std::memory_order_acquire)) return true;
+  const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
+  if (pidfd < 0) return errno == ESRCH;
+  pollfd ended = {pidfd, POLLIN, 0};
+  const bool has_ended = poll(&ended, 1, 0) == 1;
+  close(pidfd);
+  return has_ended;
+}
+
 bool IsCopy(const DmaOp& op) { return op.kind == DmaOp::Kind::kCopy; }
 
 }  // namespace
@@ -51,28 +65,37 @@ uint32_t SlicePieces(const std::vector<iovec>& pieces, uint64_t offset, uint64_t
 Copier::Copier(CopyGate* gate)
     : gate_(gate), bounce_(std::make_unique<std::byte[]>(kBounceBytes)) {}
 
-int64_t Copier::Read(TargetProcess* target, const iovec* local, uint32_t local_pieces,
+int64_t Copier::Read(Target target, const iovec* local, uint32_t local_pieces,
                      const iovec* remote, uint32_t pieces) {
-  if (target->dead.load(std::memory_order_acquire)) return -ESRCH;
-  gate_->Enter(target);
-  ssize_t n = process_vm_readv(target->pid, local, local_pieces, remote, pieces, 0);
-  int error = n < 0 ? errno : 0;
+  if (target.process->dead.load(std::memory_order_acquire)) return -ESRCH;
+  gate_->Enter(target.process);
+  int64_t result;
+  if (target.assistant != nullptr) {
+    result = target.assistant->Read(local, local_pieces, remote, pieces);
+    if (result == -EIO && HasEnded(*target.process)) result = -ESRCH;
+  } else {
+    ssize_t n = process_vm_readv(target.process->pid, local, local_pieces, remote, pieces, 0);
+    result = n < 0 ? -errno : n;
+  }
   gate_->Leave();
-  return n < 0 ? -error : n;
+  return result;
 }
 
-int64_t Copier::Write(TargetProcess* target, const iovec* local, uint32_t local_pieces,
+int64_t Copier::Write(Target target, const iovec* local, uint32_t local_pieces,
                       const iovec* remote, uint32_t pieces) {
-  gate_->Enter(target);
+  gate_->Enter(target.process);
   int64_t result;
   // Looked at after Enter: the leader revokes first and then looks where we are (see RevokeUnit).
   // Once revoked, the target may be gone.
   if (unit_->revoked.load(std::memory_order_seq_cst)) {
     result = -ECANCELED;
-  } else if (target->dead.load(std::memory_order_acquire)) {
+  } else if (target.process->dead.load(std::memory_order_acquire)) {
     result = -ESRCH;
+  } else if (target.assistant != nullptr) {
+    result = target.assistant->Write(local, local_pieces, remote, pieces);
+    if (result == -EIO && HasEnded(*target.process)) result = -ESRCH;
   } else {
-    ssize_t n = process_vm_writev(target->pid, local, local_pieces, remote, pieces, 0);
+    ssize_t n = process_vm_writev(target.process->pid, local, local_pieces, remote, pieces, 0);
     result = n < 0 ? -errno : n;
   }
   gate_->Leave();
@@ -81,8 +104,8 @@ int64_t Copier::Write(TargetProcess* target, const iovec* local, uint32_t local_
 
 void Copier::Account(DmaOp& op, uint32_t chunk_bytes) {
   op.progress_bytes += chunk_bytes;
-  bytes_moved_.store(bytes_moved_.load(std::memory_order_relaxed) + chunk_bytes,
-                     std::memory_order_relaxed);
+  std::atomic<uint64_t>& moved = op.IsAssisted() ? assisted_bytes_ : bytes_moved_;
+  moved.store(moved.load(std::memory_order_relaxed) + chunk_bytes, std::memory_order_relaxed);
 }
 
 void Copier::Execute(CopyUnit& unit) {
@@ -130,7 +153,7 @@ bool Copier::ReadAll(CopyUnit& unit) {
   if (pieces == 0) return true;
   VERBENA_CHECK(pieces <= kUnitPiecesMax && bytes <= kBounceBytes);
   if (unit.destination != nullptr) local_[locals++] = {bounce_.get(), bytes};
-  return Read(unit.source, local_, locals, remote_, pieces) == static_cast<int64_t>(bytes);
+  return Read({unit.source, unit.source_assistant}, local_, locals, remote_, pieces) == static_cast<int64_t>(bytes);
 }
 
 void Copier::WriteAll(CopyUnit& unit) {
@@ -155,7 +178,7 @@ void Copier::WriteAll(CopyUnit& unit) {
   }
   VERBENA_CHECK(pieces <= kUnitPiecesMax);
   unit.sources_done.store(true, std::memory_order_release);
-  int64_t n = bytes == 0 ? 0 : Write(unit.destination, local_, locals, remote_, pieces);
+  int64_t n = bytes == 0 ? 0 : Write({unit.destination, unit.destination_assistant}, local_, locals, remote_, pieces);
   uint64_t written = n < 0 ? 0 : static_cast<uint64_t>(n);
   from = bounce_.get();
   for (uint32_t i = 0; i < unit.count; ++i) {
@@ -207,7 +230,7 @@ int64_t Copier::ReadOne(DmaOp& op, uint64_t offset, uint64_t bytes) {
   if (op.destination == nullptr) {
     locals = SlicePieces(op.destination_pieces, op.progress_bytes, bytes, local_);
   }
-  return Read(op.source, local_, locals, remote_, pieces);
+  return Read(Source(op), local_, locals, remote_, pieces);
 }
 
 // Writes the chunk: its local part, and then what stands at `from`.
@@ -226,7 +249,7 @@ void Copier::WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from) {
     n = WriteMapped(op, chunk_bytes);
   } else {
     uint32_t pieces = SlicePieces(op.destination_pieces, op.progress_bytes, chunk_bytes, remote_);
-    n = Write(op.destination, local_, locals, remote_, pieces);
+    n = Write(Destination(op), local_, locals, remote_, pieces);
   }
   if (n == static_cast<int64_t>(chunk_bytes)) return Account(op, chunk_bytes);
   // Revoked: as if it had never come. Else the destination is to blame.
@@ -270,7 +293,7 @@ int64_t Copier::ReadMixed(DmaOp& op, uint64_t offset, uint64_t bytes) {
       if (!Guarded(&fault, [&] { MoveBytes(to, from, n); })) return -EFAULT;
     } else {
       const iovec local = {to, n}, remote = {from, n};
-      const int64_t read = Read(op.source, &local, 1, &remote, 1);
+      const int64_t read = Read(Source(op), &local, 1, &remote, 1);
       if (read != static_cast<int64_t>(n)) return read < 0 ? read : -EFAULT;
     }
     to += n;
@@ -328,7 +351,7 @@ int64_t Copier::WriteMixed(DmaOp& op, uint32_t chunk_bytes) {
         parts[count++] = {static_cast<std::byte*>(local_[1].iov_base) + from, left};
       }
       const iovec remote = {to, n};
-      written = Write(op.destination, parts, count, &remote, 1);
+      written = Write(Destination(op), parts, count, &remote, 1);
     }
     if (written != static_cast<int64_t>(n)) return written < 0 ? written : -EFAULT;
     done += n;
@@ -342,7 +365,7 @@ void Copier::ExecuteAtomic(DmaOp& op) {
   iovec remote = op.destination_pieces[0];
   iovec local = {&word, sizeof(word)};
   constexpr auto kWhole = static_cast<int64_t>(sizeof(word));
-  int64_t n = Read(op.destination, &local, 1, &remote, 1);
+  int64_t n = Read(Destination(op), &local, 1, &remote, 1);
   if (n != kWhole) return Fail(op, DmaStatus::kDestinationFault, n);
   op.original = word;
   if (op.kind == DmaOp::Kind::kFetchAdd) {
@@ -353,7 +376,7 @@ void Copier::ExecuteAtomic(DmaOp& op) {
     // Nothing is written back: the owner's CPU may have stored to the word since it was read.
     return Account(op, sizeof(word));
   }
-  n = Write(op.destination, &local, 1, &remote, 1);
+  n = Write(Destination(op), &local, 1, &remote, 1);
   if (n != kWhole) return Fail(op, DmaStatus::kDestinationFault, n);
   Account(op, sizeof(word));
 }
@@ -362,7 +385,7 @@ void Copier::ExecuteProbe(DmaOp& op) {
   std::byte buffer[16] = {};
   for (const iovec& piece : op.source_pieces) {
     iovec local = {buffer, piece.iov_len};
-    int64_t n = Read(op.source, &local, 1, &piece, 1);
+    int64_t n = Read(Source(op), &local, 1, &piece, 1);
     if (n != static_cast<int64_t>(piece.iov_len)) {
       op.error = n < 0 ? static_cast<int>(-n) : EFAULT;
       return;

@@ -107,6 +107,7 @@ class CopyCrew {
 
   uint64_t takeovers() const { return takeovers_.load(std::memory_order_relaxed); }
   uint64_t bytes_moved() const;
+  uint64_t assisted_bytes() const;
   uint32_t threads() const;
 
  private:

@@ -158,6 +158,8 @@ bool ProcessDma::StartSlow(TargetProcess* process) {
         std::min<uint64_t>(op->length_bytes - op->progress_bytes, kBounceBytes));
     unit->source = op->source;
     unit->destination = op->destination;
+    unit->source_assistant = op->source_assistant;
+    unit->destination_assistant = op->destination_assistant;
     unit->holds_source = op->source != nullptr && op->source->slow;
     unit->holds_destination =
         op->destination != nullptr && op->destination->slow && op->destination != op->source;

@@ -66,7 +66,7 @@ class Shard {
   // `gone` on the leader once the closed session's memory is nobody's business any more.
   void WhenGone(SessionId session, std::function<void()> gone);
   // `done(error, word)` on the leader once the probe is done; see ProcessDma::SubmitProbe.
-  void Probe(SessionId session, uint64_t addr, uint64_t bytes,
+  void Probe(SessionId session, uint64_t addr, uint64_t bytes, bool by_helper,
              std::function<void(int, uint64_t)> done);
 
  private:
