@@ -21,8 +21,8 @@ int WantedBackend(Backend* out) {
     const char* name;
     Backend backend;
   } kNames[] = {
-      {"", Backend::kDefault},       {"auto", Backend::kAuto},
-      {"process", Backend::kProcess}, {"mapped", Backend::kMapped},
+      {"", Backend::kDefault},          {"auto", Backend::kAuto},
+      {"process", Backend::kProcess},   {"mapped", Backend::kMapped},
       {"assisted", Backend::kAssisted},
   };
   const char* wanted = secure_getenv("VERBENA_DMA");

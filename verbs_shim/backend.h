@@ -33,7 +33,8 @@ template <typename Request>
 int ExecuteWithHelp(Context* context, shm::CommandOp op, Request* request,
                     shm::RegMrRequest* region, shm::RegMrReply* reply) {
   int error = Execute(context, op, *request, reply);
-  if (error == EPERM && TurnToHelper(context, region)) error = Execute(context, op, *request, reply);
+  if (error == EPERM && TurnToHelper(context, region))
+    error = Execute(context, op, *request, reply);
   return error == EPERM ? EOPNOTSUPP : error;
 }
 

@@ -57,8 +57,8 @@ size_t RoundUpTo(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit *
 HelperBlock* MapMemory(Helper* helper, int area_fd) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   helper->stack_bytes = RoundUpTo(kStackBytes, page) + 2 * page;
-  helper->area = mmap(nullptr, shm::kAssistStagingOffset, PROT_READ | PROT_WRITE, MAP_SHARED,
-                      area_fd, 0);
+  helper->area =
+      mmap(nullptr, shm::kAssistStagingOffset, PROT_READ | PROT_WRITE, MAP_SHARED, area_fd, 0);
   helper->stack = mmap(nullptr, helper->stack_bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
   if (helper->area == MAP_FAILED || helper->stack == MAP_FAILED ||

@@ -9,7 +9,8 @@
 // `result`, then `answered` = n, and rings the socket if the NIC waits. Who closes its end of the
 // socket ends the helper's work for good.
 //
-// Trust: the NIC believes nothing here but `answered` and `result`, which it copies once and judges.
+// Trust: the NIC believes nothing here but `answered` and `result`, which it copies once and
+// judges.
 #pragma once
 
 #include <atomic>
@@ -36,13 +37,13 @@ struct AssistPiece {
 };
 
 struct AssistArea {
-  alignas(kCacheLineBytes) std::atomic<uint32_t> requested;  // [nic]
-  std::atomic<uint32_t> nic_waits;                           // [nic]
-  uint32_t kind;                                             // [nic] AssistKind
-  uint32_t piece_count;                                      // [nic]
-  alignas(kCacheLineBytes) std::atomic<uint32_t> answered;   // [helper]
-  std::atomic<uint32_t> helper_sleeps;                       // [helper]
-  int64_t result;                                            // [helper] bytes, or -errno
+  alignas(kCacheLineBytes) std::atomic<uint32_t> requested;       // [nic]
+  std::atomic<uint32_t> nic_waits;                                // [nic]
+  uint32_t kind;                                                  // [nic] AssistKind
+  uint32_t piece_count;                                           // [nic]
+  alignas(kCacheLineBytes) std::atomic<uint32_t> answered;        // [helper]
+  std::atomic<uint32_t> helper_sleeps;                            // [helper]
+  int64_t result;                                                 // [helper] bytes, or -errno
   alignas(kCacheLineBytes) AssistPiece pieces[kAssistPiecesMax];  // [nic]
 };
 static_assert(sizeof(AssistArea) <= kAssistStagingOffset);

@@ -110,9 +110,8 @@ void AttachedClient::OpenOnLeader(const shm::Hello& hello, SessionId joins) {
                              if (error == 0 && word != expected) error = ESRCH;
                              server->dma()->SetReachable(welcome.session, error == 0);
                              welcome.dma_errno = error;
-                             welcome.dma_backends =
-                                 (error == 0 ? shm::kDmaProcess : 0) | shm::kDmaMapped |
-                                 shm::kDmaAssisted;
+                             welcome.dma_backends = (error == 0 ? shm::kDmaProcess : 0) |
+                                                    shm::kDmaMapped | shm::kDmaAssisted;
                              if (!server->shard()->AddPort(&self->session_->port()))
                                welcome.error = errno;
                              HandBack(std::move(self), welcome);

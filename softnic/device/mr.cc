@@ -92,10 +92,11 @@ int DeviceCore::OpenPayload(Command& command) {
 
 int DeviceCore::OpenAssist(Command& command) {
   Session& session = *command.session;
+  const uint32_t flags = command.Request<shm::OpenAssistRequest>().flags;
+  if ((flags & ~shm::kAssistEntries) != 0) return EINVAL;
   int file = -1, socket = -1;
   int error = dma_->OpenAssist(session.id, &file, &socket);
   if (error != 0) return error;
-  const uint32_t flags = command.Request<shm::OpenAssistRequest>().flags;
   session.assists_entries = (flags & shm::kAssistEntries) != 0;
   return session.services->SendAssist(file, socket);
 }

@@ -3,7 +3,8 @@
 // process_vm_writev: a call that may last as long as the client likes.
 //
 // Thread: Read and Write from any, one after the other; End and HasEnded from any.
-// Trust:  the helper is the client's. It is believed how many bytes it moved, within what was asked;
+// Trust:  the helper is the client's. It is believed how many bytes it moved, within what was
+// asked;
 //         the request is kept in our memory, and its answer is copied once.
 #pragma once
 

@@ -32,6 +32,7 @@ iovec Piece(const void* p, size_t bytes) { return {const_cast<void*>(p), bytes};
 
 class AssistantTest : public ::testing::Test {
  protected:
+  void TearDown() override { assistant_->End(); }
   void Open(FakeHelper::Answer answer = nullptr) {
     Assistant::ClientFds fds;
     int error = 0;
@@ -140,7 +141,9 @@ TEST_F(AssistantTest, HelperThatOnlyRingsIsLeft) {
   Open();
   auto result = ReadInVain();
   const std::string bells(4096, 'x');
-  auto is_done = [&] { return result.wait_for(std::chrono::seconds(0)) == std::future_status::ready; };
+  auto is_done = [&] {
+    return result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
   for (int i = 0; i < 1'000'000 && !is_done(); ++i) {
     send(helper_->socket(), bells.data(), bells.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
@@ -323,6 +326,33 @@ TEST_F(AssistedDmaTest, NoHelperNoRegion) {
   dma_.AttachSession(kB, getpid());
   dma_.SetReachable(kB, true);
   EXPECT_EQ(dma_.AddRegion(kB, spec, &id), EOPNOTSUPP);
+}
+
+// In one turn, and to one place: what each session names goes by its own helper.
+TEST_F(AssistedDmaTest, OneHelpersEndIsNotAnothers) {
+  Attach(kA);
+  FakeHelper* gone = Attach(kB);
+  const MemoryId a = Add(kA), b = Add(kB);
+  gone->Leave();
+  {
+    std::lock_guard lock(mutex_);
+    for (uint64_t i = 0; i < 8; ++i) {
+      const DmaSegment source = {i % 2 == 0 ? a : b, 8, addr()};
+      const DmaSegment destination = {a, 8, addr() + kPage + 8 * i};
+      DmaRequest request;
+      request.source.length = 8;
+      request.source.segments = &source;
+      request.source.segment_count = 1;
+      request.destination = &destination;
+      request.destination_count = 1;
+      dma_.Submit(1, i, request);
+    }
+  }
+  const auto done = Run();
+  ASSERT_EQ(done.size(), 8u);
+  for (const auto& one : done) {
+    EXPECT_EQ(one.status, one.cookie % 2 == 0 ? DmaStatus::kOk : DmaStatus::kSourceFault);
+  }
 }
 
 TEST_F(AssistedDmaTest, ProbeGoesTheSameWay) {

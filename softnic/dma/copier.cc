@@ -65,8 +65,8 @@ uint32_t SlicePieces(const std::vector<iovec>& pieces, uint64_t offset, uint64_t
 Copier::Copier(CopyGate* gate)
     : gate_(gate), bounce_(std::make_unique<std::byte[]>(kBounceBytes)) {}
 
-int64_t Copier::Read(Target target, const iovec* local, uint32_t local_pieces,
-                     const iovec* remote, uint32_t pieces) {
+int64_t Copier::Read(Target target, const iovec* local, uint32_t local_pieces, const iovec* remote,
+                     uint32_t pieces) {
   if (target.process->dead.load(std::memory_order_acquire)) return -ESRCH;
   gate_->Enter(target.process);
   int64_t result;
@@ -81,8 +81,8 @@ int64_t Copier::Read(Target target, const iovec* local, uint32_t local_pieces,
   return result;
 }
 
-int64_t Copier::Write(Target target, const iovec* local, uint32_t local_pieces,
-                      const iovec* remote, uint32_t pieces) {
+int64_t Copier::Write(Target target, const iovec* local, uint32_t local_pieces, const iovec* remote,
+                      uint32_t pieces) {
   gate_->Enter(target.process);
   int64_t result;
   // Looked at after Enter: the leader revokes first and then looks where we are (see RevokeUnit).
@@ -153,7 +153,8 @@ bool Copier::ReadAll(CopyUnit& unit) {
   if (pieces == 0) return true;
   VERBENA_CHECK(pieces <= kUnitPiecesMax && bytes <= kBounceBytes);
   if (unit.destination != nullptr) local_[locals++] = {bounce_.get(), bytes};
-  return Read({unit.source, unit.source_assistant}, local_, locals, remote_, pieces) == static_cast<int64_t>(bytes);
+  return Read({unit.source, unit.source_assistant}, local_, locals, remote_, pieces) ==
+         static_cast<int64_t>(bytes);
 }
 
 void Copier::WriteAll(CopyUnit& unit) {
@@ -178,7 +179,9 @@ void Copier::WriteAll(CopyUnit& unit) {
   }
   VERBENA_CHECK(pieces <= kUnitPiecesMax);
   unit.sources_done.store(true, std::memory_order_release);
-  int64_t n = bytes == 0 ? 0 : Write({unit.destination, unit.destination_assistant}, local_, locals, remote_, pieces);
+  int64_t n = bytes == 0 ? 0
+                         : Write({unit.destination, unit.destination_assistant}, local_, locals,
+                                 remote_, pieces);
   uint64_t written = n < 0 ? 0 : static_cast<uint64_t>(n);
   from = bounce_.get();
   for (uint32_t i = 0; i < unit.count; ++i) {

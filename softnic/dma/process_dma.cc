@@ -142,8 +142,8 @@ void ProcessDma::SubmitProbe(SessionId session, uint64_t addr, uint64_t bytes, u
 
 // --- regions ------------------------------------------------------------------------------------
 
-// Whoever is unreachable otherwise is reached that way without being asked. nullptr: not by a helper,
-// or there is none.
+// Whoever is unreachable otherwise is reached that way without being asked. nullptr: not by a
+// helper, or there is none.
 Assistant* ProcessDma::AssistantFor(const DmaSession& session, bool by_helper) {
   return by_helper || !session.reachable ? session.assistant.get() : nullptr;
 }
