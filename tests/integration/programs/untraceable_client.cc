@@ -1,10 +1,15 @@
 // A client that can't be traced any more at some moment, as after a change of its user: its memory
 // is out of reach of a daemon without privileges from then on. What it registers afterwards works,
 // by a helper; what it registered before fails. Says "ready", and leaves when its input ends.
+//   untraceable_client        runs as the daemon's user, and forbids tracing
+//   untraceable_client UID    runs as root, and opens its devices as the daemon's user UID: it
+//   can't be
+//                             traced from the beginning, and all of its memory goes by helpers
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "tests/conformance/verbs_fixture.h"
 
@@ -14,6 +19,11 @@ namespace {
 int Fail(const char* what) {
   std::perror(what);
   return 1;
+}
+
+bool Connect(Side& a, Side& b) {
+  return a.ToInit() == 0 && b.ToInit() == 0 && a.ToRtr(b.qp->qp_num, b.gid(), {}) == 0 &&
+         b.ToRtr(a.qp->qp_num, a.gid(), {}) == 0 && a.ToRts({}) == 0 && b.ToRts({}) == 0;
 }
 
 ibv_wc_status Write(Side& a, ibv_mr* from, ibv_mr* to) {
@@ -28,12 +38,29 @@ ibv_wc_status Write(Side& a, ibv_mr* from, ibv_mr* to) {
   return a.WaitSend(Milliseconds(20'000)).status;
 }
 
-int Main() {
-  Side a(SideOptions{.buffer_bytes = 4096}), b(SideOptions{.nic = 1, .buffer_bytes = 4096});
-  if (a.ToInit() != 0 || b.ToInit() != 0 || a.ToRtr(b.qp->qp_num, b.gid(), {}) != 0 ||
-      b.ToRtr(a.qp->qp_num, a.gid(), {}) != 0 || a.ToRts({}) != 0 || b.ToRts({}) != 0) {
-    return Fail("connecting");
+void AwaitEndOfInput() {
+  std::puts("ready");
+  std::fflush(stdout);
+  char byte;
+  while (read(0, &byte, 1) > 0) {
   }
+}
+
+int OfTwoUsers(uid_t daemon_user) {
+  if (seteuid(daemon_user) != 0) return Fail("seteuid");
+  Side a(SideOptions{.buffer_bytes = 4096}), b(SideOptions{.nic = 1, .buffer_bytes = 4096});
+  if (seteuid(0) != 0) return Fail("seteuid back");
+  if (!Connect(a, b)) return Fail("connecting");
+  a.buffer.words()[0] = 4711;
+  if (Write(a, a.mr, b.mr) != IBV_WC_SUCCESS) return Fail("a write");
+  if (b.buffer.words()[0] != 4711) return Fail("what was written");
+  AwaitEndOfInput();
+  return 0;
+}
+
+int OfOneUser() {
+  Side a(SideOptions{.buffer_bytes = 4096}), b(SideOptions{.nic = 1, .buffer_bytes = 4096});
+  if (!Connect(a, b)) return Fail("connecting");
   if (Write(a, a.mr, b.mr) != IBV_WC_SUCCESS) return Fail("a write before");
   if (prctl(PR_SET_DUMPABLE, 0) != 0) return Fail("PR_SET_DUMPABLE");
   Memory from(4096), to(4096);
@@ -47,11 +74,7 @@ int Main() {
     std::fprintf(stderr, "a write of what was registered after: %s\n", ibv_wc_status_str(now));
     return 1;
   }
-  std::puts("ready");
-  std::fflush(stdout);
-  char byte;
-  while (read(0, &byte, 1) > 0) {
-  }
+  AwaitEndOfInput();
   const ibv_wc_status old = Write(a, from_mr, b.mr);
   std::printf("a write to what was registered before: %s\n", ibv_wc_status_str(old));
   if (ibv_dereg_mr(from_mr) != 0 || ibv_dereg_mr(to_mr) != 0) return Fail("ibv_dereg_mr");
@@ -61,4 +84,7 @@ int Main() {
 }  // namespace
 }  // namespace verbena::conformance
 
-int main() { return verbena::conformance::Main(); }
+int main(int argc, char** argv) {
+  if (argc == 1) return verbena::conformance::OfOneUser();
+  return verbena::conformance::OfTwoUsers(static_cast<uid_t>(std::atoi(argv[1])));
+}
