@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/check.h"
 #include "softnic/dma/bus_error.h"
@@ -47,9 +48,13 @@ bool MoveGuarded(const iovec* to, const iovec* from, uint64_t bytes) {
 
 }  // namespace
 
-std::unique_ptr<Assistant> Assistant::Create(ClientFds* fds, int* error) {
+std::unique_ptr<Assistant> Assistant::Create(ClientFds* fds, int* error,
+                                             std::atomic<uint32_t>* hanging,
+                                             std::function<void()> tell) {
   CatchBusErrors();
   std::unique_ptr<Assistant> assistant(new Assistant());
+  assistant->hanging_ = hanging;
+  assistant->tell_ = std::move(tell);
   fds->file = memfd_create("verbena-assist", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   int ends[2] = {-1, -1};
   void* base = MAP_FAILED;
@@ -94,6 +99,20 @@ bool Assistant::RingHelper() {
   }
 }
 
+// False: there will be none. *hangs: it is counted among those that hang.
+bool Assistant::AwaitRing(bool* hangs) {
+  for (;;) {
+    pollfd event = {socket_, POLLIN, 0};
+    const int ready = poll(&event, 1, *hangs || hanging_ == nullptr ? -1 : kPatienceMs);
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+    if (ready < 0) continue;
+    *hangs = true;
+    hanging_->fetch_add(1, std::memory_order_release);
+    tell_();
+  }
+}
+
 // False: there will be none.
 bool Assistant::AwaitAnswer(uint32_t number) {
   // Acquire throughout: pairs with the helper's store of its answer.
@@ -108,14 +127,15 @@ bool Assistant::AwaitAnswer(uint32_t number) {
   // Says so, then looks again: pairs with the helper, which answers and then looks whether we wait.
   area_->nic_waits.store(1, std::memory_order_seq_cst);
   bool is_answered = area_->answered.load(std::memory_order_seq_cst) == number;
+  bool hangs = false;
   for (uint32_t rings = 0; !is_answered && rings < kIdleRingsMax; ++rings) {
-    pollfd event = {socket_, POLLIN, 0};
-    if (poll(&event, 1, -1) < 0 && errno != EINTR) break;
+    if (!AwaitRing(&hangs)) break;
     char bells[64];
     const ssize_t n = recv(socket_, bells, sizeof(bells), MSG_DONTWAIT);
     is_answered = area_->answered.load(std::memory_order_acquire) == number;
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) break;
   }
+  if (hangs) hanging_->fetch_sub(1, std::memory_order_release);
   area_->nic_waits.store(0, std::memory_order_relaxed);
   return is_answered;
 }

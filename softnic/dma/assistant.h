@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -28,8 +29,13 @@ class Assistant {
     int socket = -1;
   };
 
+  // `hanging` counts this one while a request has gone without an answer for kPatienceMs, which a
+  // helper that waits for a CPU does not take; `tell` is called when it begins to (any thread).
   // nullptr, with errno in *error.
-  static std::unique_ptr<Assistant> Create(ClientFds* fds, int* error);
+  static std::unique_ptr<Assistant> Create(ClientFds* fds, int* error,
+                                           std::atomic<uint32_t>* hanging = nullptr,
+                                           std::function<void()> tell = nullptr);
+  static constexpr int kPatienceMs = 1'000;
   ~Assistant();
   Assistant(const Assistant&) = delete;
 
@@ -49,12 +55,15 @@ class Assistant {
   Assistant() = default;
   int64_t Transfer(shm::AssistKind kind, const iovec* remote, uint32_t pieces, uint64_t bytes);
   bool AwaitAnswer(uint32_t number);
+  bool AwaitRing(bool* hangs);
   bool RingHelper();
 
   shm::AssistArea* area_ = nullptr;
   std::byte* staging_ = nullptr;
   int socket_ = -1;
   std::atomic<bool> has_ended_{false};
+  std::atomic<uint32_t>* hanging_ = nullptr;
+  std::function<void()> tell_;
 
   std::mutex mutex_;  // guards the area, and the next two
   uint32_t number_ = 0;

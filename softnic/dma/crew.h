@@ -100,6 +100,8 @@ class CopyCrew {
   // --- leader ------------------------------------------------------------------------------------
   // Gives a unit to a spare thread. False: none is free and no more may be made.
   bool Assign(CopyUnit* unit);
+  // Makes a sleeping leader look at what hangs. Any thread.
+  void CallAttention() { attention_(); }
   bool HasFinished() const { return has_finished_.load(std::memory_order_acquire); }
   void TakeFinished(std::vector<CopyUnit*>* out);
   // The process a unit in some thread's hands is at now, or nullptr.

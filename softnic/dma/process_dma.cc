@@ -154,7 +154,8 @@ int ProcessDma::OpenAssist(SessionId session, int* file, int* socket) {
   if (record->assistant != nullptr) return EBUSY;
   Assistant::ClientFds fds;
   int error = 0;
-  record->assistant = Assistant::Create(&fds, &error);
+  record->assistant = Assistant::Create(&fds, &error, &record->process->hanging_helpers,
+                                        [this] { crew_->CallAttention(); });
   *file = fds.file;
   *socket = fds.socket;
   return error;

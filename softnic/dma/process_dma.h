@@ -201,6 +201,7 @@ class ProcessDma final : public DmaEngine {
   void RunSlow();
   bool StartSlow(TargetProcess* process);
   void ReleaseHungCharges();
+  bool MayHang(const TargetProcess& process) const;
   void RevokeForFences();
   void RevokeQueued(DmaOp* op);
   void RevokeUnit(CopyUnit* unit);
