@@ -1,12 +1,12 @@
 // Memory regions.
 #include "verbs_shim/memory.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include <new>
 
 #include "core/client/no_cancel.h"
+#include "verbs_shim/backend.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -22,22 +22,6 @@ int CheckAccess(uint32_t wanted) {
   constexpr uint32_t kNeedLocalWrite = access::kRemoteWrite | access::kRemoteAtomic;
   if ((wanted & kNeedLocalWrite) != 0 && (wanted & access::kLocalWrite) == 0) return EINVAL;
   return (wanted & access::kOnDemand) != 0 ? EOPNOTSUPP : 0;
-}
-
-// VERBENA_DMA asks for a backend. One that can't be had fails the registration, so that nobody
-// measures or tests another one unknowingly. *backend: 0 if the choice is ours. Who asks for
-// nothing gets no mapped memory: docs/known-limits.md says what programs may notice of it.
-int ChooseBackend(const shm::Welcome& welcome, uint32_t* backend) {
-  const char* wanted = secure_getenv("VERBENA_DMA");
-  *backend = shm::kDmaProcess;
-  if (wanted == nullptr || wanted[0] == '\0') return 0;
-  *backend = 0;
-  if (strcmp(wanted, "auto") == 0) return 0;
-  if (strcmp(wanted, "process") == 0) *backend = shm::kDmaProcess;
-  if (strcmp(wanted, "mapped") == 0) *backend = shm::kDmaMapped;
-  if (strcmp(wanted, "assisted") == 0) *backend = shm::kDmaAssisted;
-  if (*backend == 0) return EINVAL;
-  return (welcome.dma_backends & *backend) != 0 ? 0 : EOPNOTSUPP;
 }
 
 }  // namespace
@@ -60,7 +44,9 @@ ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wan
   request.iova = iova;
   shm::RegMrReply reply = {};
   int error = PrepareRegion(context, registration, &request);
-  if (error == 0) error = Execute(context, shm::CommandOp::kRegMr, request, &reply);
+  if (error == 0) {
+    error = ExecuteWithHelp(context, shm::CommandOp::kRegMr, &request, &request, &reply);
+  }
   if (error != 0) {
     delete mr;
     delete registration;
@@ -78,15 +64,18 @@ int PrepareRegion(Context* context, client::Registration* registration,
   int error = CheckAccess(request->access);
   if (error != 0) return error;
   if (request->length == 0 || request->addr + request->length < request->addr) return EINVAL;
-  uint32_t backend;
-  error = ChooseBackend(context->session->welcome(), &backend);
+  // One that can't be had fails the registration, so that nobody measures or tests another one
+  // unknowingly. Who asks for nothing gets no mapped memory: docs/known-limits.md says what programs
+  // may notice of it.
+  Backend backend;
+  error = WantedBackend(&backend);
+  if (error == 0) error = PrepareBackend(context, backend, request);
   if (error != 0) return error;
   int sharing_error = 0;
-  if (backend != shm::kDmaProcess) {
-    const bool is_forced = backend == shm::kDmaMapped;
-    if (is_forced) request->flags = shm::kRegMrMapped;
+  if (backend == Backend::kMapped || backend == Backend::kAuto) {
     sharing_error = client::ShareForRegistration(
-        context->session, is_forced ? client::Sharing::kAll : client::Sharing::kWhereSafe,
+        context->session,
+        backend == Backend::kMapped ? client::Sharing::kAll : client::Sharing::kWhereSafe,
         registration, request);
   }
   bool write = (request->access & access::kLocalWrite) != 0;

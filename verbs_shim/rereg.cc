@@ -4,6 +4,7 @@
 #include <new>
 
 #include "core/client/no_cancel.h"
+#include "verbs_shim/backend.h"
 #include "verbs_shim/memory.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
@@ -44,7 +45,9 @@ int Change(Mr* mr, int flags, const ibv_pd* pd, void* addr, size_t length, uint3
     error = client::PopulateForRegistration(mr->base.addr, mr->base.length, /*write=*/true);
   }
   shm::RegMrReply reply = {};
-  if (error == 0) error = Execute(context, shm::CommandOp::kReregMr, request, &reply);
+  if (error == 0) {
+    error = ExecuteWithHelp(context, shm::CommandOp::kReregMr, &request, &request.region, &reply);
+  }
   if (error != 0) return error;
   mr->base.lkey = reply.lkey;
   mr->base.rkey = reply.rkey;

@@ -24,6 +24,7 @@
 
 namespace verbena::client {
 
+struct Helper;
 struct PayloadFile;
 
 // Where a queue rings: in the session's page, or in that of its thread domain.
@@ -98,6 +99,10 @@ class Session {
   // The payload file that this process shares with the daemon, opened on first use; see payload.h.
   // Errors: EOPNOTSUPP: the daemon has none to give; EMFILE; ENOMEM; EIO.
   int OpenPayload(PayloadFile** out);
+
+  // Starts the session's helper if it has none; see assist.h. `for_entries`: of queues, too, even if
+  // the NIC has another way. Errors: EOPNOTSUPP: not to be had; EMFILE; ENOMEM; EIO.
+  int OpenAssist(bool for_entries);
 
   // AsyncEventMessage per message; EOF means IBV_EVENT_DEVICE_FATAL. Owned by the session.
   int async_fd() const { return async_fd_; }
@@ -202,6 +207,11 @@ class Session {
 
   pthread_mutex_t payload_lock_ = PTHREAD_MUTEX_INITIALIZER;
   PayloadFile* payload_ = nullptr;
+
+  pthread_mutex_t assist_lock_ = PTHREAD_MUTEX_INITIALIZER;
+  bool has_tried_assist_ = false;  // the daemon gives what it takes once
+  int assist_error_ = 0;
+  Helper* helper_ = nullptr;
 
   Session* next_session_ = nullptr;  // list of this process's sessions, for the fork handlers
   uint64_t probe_ = 0;               // what Hello.probe_addr points at

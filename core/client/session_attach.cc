@@ -11,6 +11,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/client/assist.h"
 #include "core/client/no_cancel.h"
 #include "core/client/payload.h"
 #include "core/client/scoped_lock.h"
@@ -283,6 +284,11 @@ void Session::Close() {
   if (payload_ != nullptr) internal::ReleasePayload(payload_);
   // No shutdown(): as on hardware, a context dies with the last process that holds its cmd_fd.
   CloseFd(&socket_fd_);
+  if (helper_ != nullptr && IsForkedCopy()) {
+    ForgetHelper(helper_);
+  } else if (helper_ != nullptr) {
+    StopHelper(helper_);
+  }
   CloseFd(&imported_fd_);
   CloseFd(&async_fd_);
   CloseFd(&doorbell_fd_);
@@ -399,6 +405,29 @@ int Session::OpenPayload(PayloadFile** out) {
   }
   *out = payload_;
   return error;
+}
+
+int Session::OpenAssist(bool for_entries) {
+  NoCancel no_cancel;
+  if ((welcome_.dma_backends & shm::kDmaAssisted) == 0 || IsForkedCopy()) return EOPNOTSUPP;
+  ScopedLock lock(&assist_lock_);
+  if (has_tried_assist_) return assist_error_;
+  has_tried_assist_ = true;
+  shm::OpenAssistRequest request = {};
+  if (for_entries) request.flags = shm::kAssistEntries;
+  assist_error_ =
+      Execute(shm::CommandOp::kOpenAssist, &request, sizeof(request), nullptr, 0, nullptr);
+  if (assist_error_ != 0) return assist_error_;
+  uint64_t bytes;
+  int file = TakeFd(shm::FdKind::kAssistFile, 0, &bytes);
+  int socket = file < 0 ? -1 : TakeFd(shm::FdKind::kAssistSocket, 0, &bytes);
+  if (socket < 0) {
+    CloseFd(&file);
+    assist_error_ = EIO;
+  } else {
+    assist_error_ = StartHelper(file, socket, &helper_);
+  }
+  return assist_error_;
 }
 
 int Session::AwaitFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message) {

@@ -75,6 +75,8 @@ enum class FdKind : uint32_t {
   kChannel = 2,       // read end of a completion channel
   kPayload = 3,       // a payload file: map its pages over those of memory to be registered
   kDeviceMemory = 4,  // map `bytes` MAP_SHARED read-write
+  kAssistFile = 5,    // for the helper (assist.h): id 0, as the next
+  kAssistSocket = 6,  // its end of a stream socket; after kAssistFile
 };
 
 // A payload file is a memfd, sealed at this size. Slot k begins at k * kPayloadSlotBytes; each

@@ -12,7 +12,7 @@ const char* CommandOpName(CommandOp op) {
       "DETACH_MCAST", "OPEN_PAYLOAD", "ALLOC_TD",      "DEALLOC_TD",       "MODIFY_CQ",
       "ALLOC_MW",    "DEALLOC_MW",
       "REREG_MR",    "ALLOC_NULL_MR", "ALLOC_DM",      "FREE_DM",         "REG_DM_MR",
-      "IMPORT_PD",   "IMPORT_MR",    "IMPORT_DM",
+      "IMPORT_PD",   "IMPORT_MR",    "IMPORT_DM",     "OPEN_ASSIST",
   };
   static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<size_t>(CommandOp::kCount));
   auto i = static_cast<size_t>(op);

@@ -60,6 +60,7 @@ enum class CommandOp : uint32_t {
   kImportPd,
   kImportMr,
   kImportDm,
+  kOpenAssist,
   kCount,
 };
 const char* CommandOpName(CommandOp op);
@@ -196,6 +197,8 @@ inline constexpr uint32_t kMappedPiecesMax = 16;
 
 // What can't be mapped fails, instead of being reached another way.
 inline constexpr uint32_t kRegMrMapped = 1u << 0;
+// The NIC reaches it through the helper, be there another way or not.
+inline constexpr uint32_t kRegMrAssisted = 1u << 1;
 
 struct RegMrRequest {
   Handle pd;
@@ -203,7 +206,7 @@ struct RegMrRequest {
   uint64_t addr;  // in the calling process
   uint64_t length;
   uint64_t iova;   // address by which work requests name the first byte
-  uint32_t flags;  // kRegMrMapped
+  uint32_t flags;  // kRegMrMapped, kRegMrAssisted
   uint32_t piece_count;
   uint64_t payload;                      // file of the pieces
   MappedPiece pieces[kMappedPiecesMax];  // ascending, apart, within the range
@@ -298,6 +301,13 @@ struct ModifyCqRequest {
   Handle cq;
   uint16_t count;
   uint16_t period_us;
+};
+
+// What a helper needs (assist.h) is on its way when this completes. Once in a session: EBUSY.
+inline constexpr uint32_t kAssistEntries = 1u << 0;  // it moves entries of queues, too, in any case
+struct OpenAssistRequest {
+  uint32_t flags;
+  uint32_t reserved;
 };
 
 struct CreateSrqRequest {

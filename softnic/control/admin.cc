@@ -38,6 +38,7 @@ struct StatusSnapshot {
   uint64_t dma_units = 0;
   uint64_t dma_process_bytes = 0;
   uint64_t dma_mapped_bytes = 0;
+  uint64_t dma_assisted_bytes = 0;
   uint64_t slow_processes = 0;
 };
 
@@ -277,6 +278,7 @@ void AdminConnection::Status() {
         s.dma_units = server->dma()->units();
         s.dma_process_bytes = server->dma()->process_bytes();
         s.dma_mapped_bytes = server->dma()->mapped_bytes();
+        s.dma_assisted_bytes = server->dma()->assisted_bytes();
         s.slow_processes = server->dma()->slow_processes();
         return s;
       },
@@ -306,6 +308,7 @@ void AdminConnection::Status() {
                                    {"commands", s.stats.commands}};
         o["dma"] = json::object{{"process_bytes", s.dma_process_bytes},
                                 {"mapped_bytes", s.dma_mapped_bytes},
+                                {"assisted_bytes", s.dma_assisted_bytes},
                                 {"operations", s.dma_operations},
                                 {"units", s.dma_units},
                                 {"slow_processes", s.slow_processes}};

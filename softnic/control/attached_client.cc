@@ -101,7 +101,7 @@ void AttachedClient::OpenOnLeader(const shm::Hello& hello, SessionId joins) {
     self->session_->port().id = welcome.session;
     server->dma()->AttachSession(welcome.session, self->pid_);
     // On the copy path, because touching the client's memory may hang.
-    server->shard()->Probe(welcome.session, hello.probe_addr, sizeof(uint64_t),
+    server->shard()->Probe(welcome.session, hello.probe_addr, sizeof(uint64_t), false,
                            [self = std::move(self), welcome, expected = hello.probe_value](
                                int error, uint64_t word) mutable {
                              ControlServer* server = self->server_;
@@ -110,8 +110,8 @@ void AttachedClient::OpenOnLeader(const shm::Hello& hello, SessionId joins) {
                              if (error == 0 && word != expected) error = ESRCH;
                              server->dma()->SetReachable(welcome.session, error == 0);
                              welcome.dma_errno = error;
-                             welcome.dma_backends =
-                                 (error == 0 ? shm::kDmaProcess : 0) | shm::kDmaMapped;
+                             welcome.dma_backends = (error == 0 ? shm::kDmaProcess : 0) |
+                                                    shm::kDmaMapped | shm::kDmaAssisted;
                              if (!server->shard()->AddPort(&self->session_->port()))
                                welcome.error = errno;
                              HandBack(std::move(self), welcome);
@@ -243,6 +243,7 @@ void AttachedClient::CloseOnLeader() {
     };
     if (id == 0) return forget();
     if (is_process_dead) server->dma()->MarkProcessDead(id);
+    server->dma()->EndAssistance(id);
     if (!is_abandoned) server->shard()->RemovePort(port);
     server->device()->CloseSession(server->shard()->now(), id);
     server->shard()->WhenGone(id, std::move(forget));

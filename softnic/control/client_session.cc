@@ -13,6 +13,7 @@
 #include <new>
 
 #include "core/base/check.h"
+#include "core/shm/assist.h"
 
 namespace verbena::softnic {
 
@@ -168,6 +169,13 @@ void ClientSession::CloseChannel(shm::Handle channel) { channels_.erase(channel)
 
 int ClientSession::SendPayload(int fd) {
   return SendFd(shm::FdKind::kPayload, 0, shm::kPayloadFileBytes, fd);
+}
+
+int ClientSession::SendAssist(int file, int socket) {
+  // While we hold a copy of the helper's end, ours reads no end of file.
+  const UniqueFd sent_file(file), sent_socket(socket);
+  int error = SendFd(shm::FdKind::kAssistFile, 0, shm::kAssistFileBytes, file);
+  return error == 0 ? SendFd(shm::FdKind::kAssistSocket, 0, 0, socket) : error;
 }
 
 int ClientSession::MakeMemory(uint64_t bytes, std::shared_ptr<NicMemory>* out) {

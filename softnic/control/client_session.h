@@ -47,6 +47,7 @@ class ClientSession final : public SessionServices {
   int OpenChannel(shm::Handle channel) override;
   void CloseChannel(shm::Handle channel) override;
   int SendPayload(int fd) override;
+  int SendAssist(int file, int socket) override;
   int MakeMemory(uint64_t bytes, std::shared_ptr<NicMemory>* out) override;
   int SendMemory(shm::Handle dm, const NicMemory& memory) override;
   bool SendChannelEvent(shm::Handle channel, const shm::ChannelEvent& event) override;

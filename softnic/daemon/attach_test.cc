@@ -68,7 +68,8 @@ TEST(Attach, CommandsPassAndFdsArePrivate) {
   TestDaemon daemon;
   TestClient client;
   ASSERT_TRUE(client.Attach(daemon.directory()));
-  EXPECT_EQ(client.welcome().dma_backends, shm::kDmaProcess | shm::kDmaMapped);
+  EXPECT_EQ(client.welcome().dma_backends,
+            shm::kDmaProcess | shm::kDmaMapped | shm::kDmaAssisted);
   EXPECT_EQ(client.welcome().dma_errno, 0);
   EXPECT_STREQ(client.welcome().nic.name, "verbena0");
   shm::QueryDeviceReply reply = {};
@@ -79,13 +80,13 @@ TEST(Attach, CommandsPassAndFdsArePrivate) {
   EXPECT_EQ(mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, client.status_fd(), 0), MAP_FAILED);
 }
 
-TEST(Attach, WrongProbeValueMeansThatOnlySharedMemoryIsReached) {
+TEST(Attach, WrongProbeValueMeansThatItsMemoryIsNotReachedDirectly) {
   TestDaemon daemon;
   TestClient client;
   shm::Hello hello = client.hello();
   hello.probe_value += 1;
   ASSERT_TRUE(client.Attach(daemon.directory(), hello));
-  EXPECT_EQ(client.welcome().dma_backends, shm::kDmaMapped);
+  EXPECT_EQ(client.welcome().dma_backends, shm::kDmaMapped | shm::kDmaAssisted);
   EXPECT_EQ(client.welcome().dma_errno, ESRCH);
 }
 

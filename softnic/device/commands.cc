@@ -54,6 +54,7 @@ const DeviceCore::CommandRow& DeviceCore::RowOf(CommandOp op) {
       {&D::ImportPd, kHandle},
       {&D::ImportMr, sizeof(shm::ImportMrRequest)},
       {&D::ImportDm, kHandle},
+      {&D::OpenAssist, sizeof(shm::OpenAssistRequest)},
   };
   static_assert(std::size(kRows) == static_cast<size_t>(CommandOp::kCount));
   return kRows[static_cast<size_t>(op)];

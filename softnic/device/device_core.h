@@ -176,6 +176,7 @@ class DeviceCore {
   void RemoveAfterFence(SessionId owner, Retired retired,
                         std::vector<std::shared_ptr<NicMemory>> kept);
   int OpenPayload(Command& command);
+  int OpenAssist(Command& command);
   int AllocTd(Command& command);
   int DeallocTd(Command& command);
   void RemoveTd(Session& session, Td& td);

@@ -30,7 +30,8 @@ int DeviceCore::UseEntries(const Session& session, shm::EntryAddress addr, uint6
                            EntryMemory* out) {
   if (addr == 0) return 0;
   if (addr % shm::kCacheLineBytes != 0 || addr + bytes < addr) return EINVAL;
-  const RegionSpec spec = {addr, bytes, 0, nullptr, 0};
+  RegionSpec spec = {addr, bytes, 0, nullptr, 0};
+  spec.must_be_assisted = session.assists_entries;
   if (int error = dma_->AddRegion(session.id, spec, &out->region); error != 0) return error;
   out->addr = addr;
   out->stream = next_stream_++;

@@ -67,7 +67,8 @@ int DeviceCore::RegMr(Command& command) {
   auto mr = std::make_unique<Mr>();
   const RegionSpec spec = {request.addr,        request.length,
                            request.payload,     request.pieces,
-                           request.piece_count, (request.flags & shm::kRegMrMapped) != 0};
+                           request.piece_count, (request.flags & shm::kRegMrMapped) != 0,
+                           (request.flags & shm::kRegMrAssisted) != 0};
   int error = dma_->AddRegion(session.id, spec, &mr->memory);
   if (error != 0) return error;
   mr->pd = pd;
@@ -87,6 +88,17 @@ int DeviceCore::OpenPayload(Command& command) {
   if (error == 0 && fd >= 0) error = command.session->services->SendPayload(fd);
   if (error == 0) command.Reply(reply);
   return error;
+}
+
+int DeviceCore::OpenAssist(Command& command) {
+  Session& session = *command.session;
+  const uint32_t flags = command.Request<shm::OpenAssistRequest>().flags;
+  if ((flags & ~shm::kAssistEntries) != 0) return EINVAL;
+  int file = -1, socket = -1;
+  int error = dma_->OpenAssist(session.id, &file, &socket);
+  if (error != 0) return error;
+  session.assists_entries = (flags & shm::kAssistEntries) != 0;
+  return session.services->SendAssist(file, socket);
 }
 
 // The key dies now; the command ends when no DMA can touch the memory any more.

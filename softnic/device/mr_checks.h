@@ -27,7 +27,7 @@ inline bool Overflows(uint64_t start, uint64_t length) { return start + length <
 
 // Memory of a process that `iova` names. 0 or EINVAL.
 inline int CheckRange(const shm::RegMrRequest& request, uint64_t iova) {
-  if ((request.flags & ~shm::kRegMrMapped) != 0) return EINVAL;
+  if ((request.flags & ~(shm::kRegMrMapped | shm::kRegMrAssisted)) != 0) return EINVAL;
   if (request.piece_count > shm::kMappedPiecesMax) return EINVAL;
   // Nothing to pin is EINVAL with every kernel driver (ib_umem_get).
   if (request.length == 0) return EINVAL;

@@ -43,8 +43,9 @@ int DeviceCore::ReregMr(Command& command) {
   transport::MemoryId memory = kNoMemory;
   int error = 0;
   if (moves) {
-    const RegionSpec spec = {wanted.addr, wanted.length, wanted.payload, wanted.pieces,
-                             wanted.piece_count};
+    RegionSpec spec = {wanted.addr, wanted.length, wanted.payload, wanted.pieces,
+                       wanted.piece_count};
+    spec.must_be_assisted = (wanted.flags & shm::kRegMrAssisted) != 0;
     error = CheckRange(wanted, iova);
     if (error == 0) error = dma_->AddRegion(session.id, spec, &memory);
   } else {

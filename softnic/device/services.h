@@ -49,6 +49,8 @@ class SessionServices {
   // 0 or errno (EMFILE, ENOMEM). A copy of the payload file's fd is on its way to the client when
   // this returns.
   virtual int SendPayload(int fd) = 0;
+  // Takes both fds. 0 or errno (EMFILE, ENOMEM); they are on their way when this returns.
+  virtual int SendAssist(int file, int socket) { return EOPNOTSUPP; }
   // 0 or errno (ENOMEM, EMFILE).
   virtual int MakeMemory(uint64_t bytes, std::shared_ptr<NicMemory>* out) { return EOPNOTSUPP; }
   // 0 or errno. The memory's fd is on its way to the client when this returns.
@@ -78,6 +80,7 @@ struct RegionSpec {
   const shm::MappedPiece* pieces = nullptr;
   uint32_t piece_count = 0;
   bool must_be_mapped = false;  // each of the pieces
+  bool must_be_assisted = false;  // what is not mapped
 };
 
 // Carries out movements of payload. Thread: the shard.
@@ -91,6 +94,9 @@ class DmaEngine {
                           uint64_t* out, int* fd) {
     return EOPNOTSUPP;
   }
+  // The session's process gets a helper (core/shm/assist.h): the fds for it, which are the caller's.
+  // 0 or errno; EBUSY: it had one before.
+  virtual int OpenAssist(SessionId session, int* file, int* socket) { return EOPNOTSUPP; }
   // A region of the session's process becomes reachable; or of the NIC's memory, at our address, if
   // it is kNicSession (it must be there until the fence after its removal). 0, or EFAULT, ENOMEM,
   // EOPNOTSUPP (no backend can reach this client's memory), EINVAL (pieces that can't be).

@@ -144,6 +144,7 @@ struct Session {
   std::string program;
   int pid = 0;
   SessionServices* services = nullptr;
+  bool assists_entries = false;  // entries of its queues go by its helper, come what may
   bool is_closing = false;  // its objects are gone; only DMA in flight keeps it
 
   const std::shared_ptr<SharedObjects> shared;

@@ -34,6 +34,7 @@ CopyUnit* ProcessDma::NewUnit() {
   }
   unit->count = 0;
   unit->source = unit->destination = nullptr;
+  unit->source_assistant = unit->destination_assistant = nullptr;
   unit->elapsed_ns = 0;
   unit->stuck.store(false, std::memory_order_relaxed);
   unit->sources_done.store(false, std::memory_order_relaxed);
@@ -59,12 +60,16 @@ DmaOp* ProcessDma::PopLane(uint32_t lane) {
 bool ProcessDma::Fits(const CopyUnit& unit, const DmaOp& op) const {
   if (op.kind != DmaOp::Kind::kCopy || unit.ops[0]->kind != DmaOp::Kind::kCopy) return false;
   if (op.destination != unit.destination) return false;
+  if (op.destination_assistant != unit.destination_assistant) return false;
   if (op.source_is_mapped || op.destination_is_mapped || unit.ops[0]->source_is_mapped ||
       unit.ops[0]->destination_is_mapped) {
     return false;  // the same page has two addresses
   }
   if (op.IsMixed() || unit.ops[0]->IsMixed()) return false;
-  if (op.source != nullptr && unit.source != nullptr && op.source != unit.source) return false;
+  if (op.source != nullptr && unit.source != nullptr &&
+      (op.source != unit.source || op.source_assistant != unit.source_assistant)) {
+    return false;
+  }
   if (op.source == nullptr || op.source != unit.destination) return true;
   for (uint32_t i = 0; i < unit.count; ++i) {
     if (Overlaps(op.source_pieces, unit.ops[i]->destination_pieces)) return false;
@@ -103,8 +108,12 @@ bool ProcessDma::TakeFromLane(uint32_t lane, CopyUnit* unit, uint64_t* bytes, ui
     unit->ops[unit->count] = op;
     unit->chunk_bytes[unit->count] = static_cast<uint32_t>(chunk);
     unit->count += 1;
-    if (op->source != nullptr) unit->source = op->source;
+    if (op->source != nullptr) {
+      unit->source = op->source;
+      unit->source_assistant = op->source_assistant;
+    }
     unit->destination = op->destination;
+    unit->destination_assistant = op->destination_assistant;
     *bytes += chunk;
     *reads += op_reads;
     *writes += op_writes;

@@ -1,6 +1,9 @@
 #include "softnic/dma/copier.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -27,22 +30,28 @@ void Fail(DmaOp& op, DmaStatus status, int64_t result) {
   op.is_owner_gone = result == -ESRCH;
 }
 
+// Of a process whose helper is gone: whether that is so because the process is.
+bool HasEnded(const TargetProcess& process) {
+  if (process.dead.load(std::memory_order_acquire)) return true;
+  const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
+  if (pidfd < 0) return errno == ESRCH;
+  pollfd ended = {pidfd, POLLIN, 0};
+  const bool has_ended = poll(&ended, 1, 0) == 1;
+  close(pidfd);
+  return has_ended;
+}
+
 bool IsCopy(const DmaOp& op) { return op.kind == DmaOp::Kind::kCopy; }
 
 constexpr uint64_t kCacheLineBytes = 64;
 
-// Cuts the last of `count` local pieces where the last cache line of what they are written to
-// begins, at `end`; returns how many they are then. The kernel copies each piece by a string
-// instruction of its own. Within one, lines become visible in any order (seen on x86 for aligned
-// destinations); a piece does not begin before the last one is there.
-uint32_t SetLastLineApart(iovec* local, uint32_t count, const iovec& destination) {
-  const uintptr_t end = reinterpret_cast<uintptr_t>(destination.iov_base) + destination.iov_len;
-  const uint64_t tail = (end - 1) % kCacheLineBytes + 1;
-  iovec& last = local[count - 1];
-  if (last.iov_len <= tail) return count;
+// Cuts the last of `count` pieces so that the last `tail` bytes are one of their own.
+void CutTail(iovec* pieces, uint32_t* count, uint64_t tail) {
+  iovec& last = pieces[*count - 1];
+  if (last.iov_len <= tail) return;
   last.iov_len -= tail;
-  local[count] = {static_cast<std::byte*>(last.iov_base) + last.iov_len, tail};
-  return count + 1;
+  pieces[*count] = {static_cast<std::byte*>(last.iov_base) + last.iov_len, tail};
+  *count += 1;
 }
 
 }  // namespace
@@ -67,38 +76,64 @@ uint32_t SlicePieces(const std::vector<iovec>& pieces, uint64_t offset, uint64_t
 Copier::Copier(CopyGate* gate)
     : gate_(gate), bounce_(std::make_unique<std::byte[]>(kBounceBytes)) {}
 
-int64_t Copier::Read(TargetProcess* target, const iovec* local, uint32_t local_pieces,
-                     const iovec* remote, uint32_t pieces) {
-  if (target->dead.load(std::memory_order_acquire)) return -ESRCH;
-  gate_->Enter(target);
-  ssize_t n = process_vm_readv(target->pid, local, local_pieces, remote, pieces, 0);
-  int error = n < 0 ? errno : 0;
-  gate_->Leave();
-  return n < 0 ? -error : n;
-}
-
-int64_t Copier::Write(TargetProcess* target, const iovec* local, uint32_t local_pieces,
-                      const iovec* remote, uint32_t pieces) {
-  gate_->Enter(target);
+int64_t Copier::Read(Target target, const iovec* local, uint32_t local_pieces, const iovec* remote,
+                     uint32_t pieces) {
+  if (target.process->dead.load(std::memory_order_acquire)) return -ESRCH;
+  gate_->Enter(target.process);
   int64_t result;
-  // Looked at after Enter: the leader revokes first and then looks where we are (see RevokeUnit).
-  // Once revoked, the target may be gone.
-  if (unit_->revoked.load(std::memory_order_seq_cst)) {
-    result = -ECANCELED;
-  } else if (target->dead.load(std::memory_order_acquire)) {
-    result = -ESRCH;
+  if (target.assistant != nullptr) {
+    result = target.assistant->Read(local, local_pieces, remote, pieces);
+    if (result == -EIO && HasEnded(*target.process)) result = -ESRCH;
   } else {
-    ssize_t n = process_vm_writev(target->pid, local, local_pieces, remote, pieces, 0);
+    ssize_t n = process_vm_readv(target.process->pid, local, local_pieces, remote, pieces, 0);
     result = n < 0 ? -errno : n;
   }
   gate_->Leave();
   return result;
 }
 
+int64_t Copier::Write(Target target, const iovec* local, uint32_t local_pieces, const iovec* remote,
+                      uint32_t pieces) {
+  gate_->Enter(target.process);
+  int64_t result;
+  // Looked at after Enter: the leader revokes first and then looks where we are (see RevokeUnit).
+  // Once revoked, the target may be gone.
+  if (unit_->revoked.load(std::memory_order_seq_cst)) {
+    result = -ECANCELED;
+  } else if (target.process->dead.load(std::memory_order_acquire)) {
+    result = -ESRCH;
+  } else if (target.assistant != nullptr) {
+    result = target.assistant->Write(local, local_pieces, remote, pieces);
+    if (result == -EIO && HasEnded(*target.process)) result = -ESRCH;
+  } else {
+    ssize_t n = process_vm_writev(target.process->pid, local, local_pieces, remote, pieces, 0);
+    result = n < 0 ? -errno : n;
+  }
+  gate_->Leave();
+  return result;
+}
+
+// Makes the last cache line that the two lists, so far, write to a piece of its own. The kernel
+// copies each piece by a string instruction of its own. Within one, lines become visible in any
+// order (seen on x86 for aligned destinations); a piece does not begin before the last one is
+// there. A piece of ours costs it nothing, one of the process a look at its pages; but a helper's
+// kernel knows the process's alone.   Precondition: both lists have room for one more.
+void Copier::SetLastLineApart(Target target, iovec* local, uint32_t* locals, iovec* remote,
+                              uint32_t* pieces) {
+  const iovec& last = remote[*pieces - 1];
+  const uint64_t end = reinterpret_cast<uint64_t>(last.iov_base) + last.iov_len;
+  const uint64_t tail = (end - 1) % kCacheLineBytes + 1;
+  if (target.assistant != nullptr) {
+    CutTail(remote, pieces, tail);
+  } else {
+    CutTail(local, locals, tail);
+  }
+}
+
 void Copier::Account(DmaOp& op, uint32_t chunk_bytes) {
   op.progress_bytes += chunk_bytes;
-  bytes_moved_.store(bytes_moved_.load(std::memory_order_relaxed) + chunk_bytes,
-                     std::memory_order_relaxed);
+  std::atomic<uint64_t>& moved = op.IsAssisted() ? assisted_bytes_ : bytes_moved_;
+  moved.store(moved.load(std::memory_order_relaxed) + chunk_bytes, std::memory_order_relaxed);
 }
 
 void Copier::Execute(CopyUnit& unit) {
@@ -146,7 +181,8 @@ bool Copier::ReadAll(CopyUnit& unit) {
   if (pieces == 0) return true;
   VERBENA_CHECK(pieces <= kUnitPiecesMax && bytes <= kBounceBytes);
   if (unit.destination != nullptr) local_[locals++] = {bounce_.get(), bytes};
-  return Read(unit.source, local_, locals, remote_, pieces) == static_cast<int64_t>(bytes);
+  return Read({unit.source, unit.source_assistant}, local_, locals, remote_, pieces) ==
+         static_cast<int64_t>(bytes);
 }
 
 void Copier::WriteAll(CopyUnit& unit) {
@@ -158,6 +194,7 @@ void Copier::WriteAll(CopyUnit& unit) {
     for (uint32_t i = 0; i < unit.count; ++i) Account(*unit.ops[i], unit.chunk_bytes[i]);
     return;
   }
+  const Target target = {unit.destination, unit.destination_assistant};
   for (uint32_t i = 0; i < unit.count; ++i) {
     DmaOp& op = *unit.ops[i];
     uint64_t local = LocalPart(op, unit.chunk_bytes[i]);
@@ -168,11 +205,11 @@ void Copier::WriteAll(CopyUnit& unit) {
     bytes += unit.chunk_bytes[i];
     pieces += SlicePieces(op.destination_pieces, op.progress_bytes, unit.chunk_bytes[i],
                           remote_ + pieces);
-    if (unit.chunk_bytes[i] != 0) locals = SetLastLineApart(local_, locals, remote_[pieces - 1]);
+    if (unit.chunk_bytes[i] != 0) SetLastLineApart(target, local_, &locals, remote_, &pieces);
   }
-  VERBENA_CHECK(pieces <= kUnitPiecesMax);
+  VERBENA_CHECK(pieces <= kListPiecesMax);
   unit.sources_done.store(true, std::memory_order_release);
-  int64_t n = bytes == 0 ? 0 : Write(unit.destination, local_, locals, remote_, pieces);
+  int64_t n = bytes == 0 ? 0 : Write(target, local_, locals, remote_, pieces);
   uint64_t written = n < 0 ? 0 : static_cast<uint64_t>(n);
   from = bounce_.get();
   for (uint32_t i = 0; i < unit.count; ++i) {
@@ -224,7 +261,7 @@ int64_t Copier::ReadOne(DmaOp& op, uint64_t offset, uint64_t bytes) {
   if (op.destination == nullptr) {
     locals = SlicePieces(op.destination_pieces, op.progress_bytes, bytes, local_);
   }
-  return Read(op.source, local_, locals, remote_, pieces);
+  return Read(Source(op), local_, locals, remote_, pieces);
 }
 
 // Writes the chunk: its local part, and then what stands at `from`.
@@ -243,8 +280,8 @@ void Copier::WriteOne(DmaOp& op, uint32_t chunk_bytes, std::byte* from) {
     n = WriteMapped(op, chunk_bytes);
   } else {
     uint32_t pieces = SlicePieces(op.destination_pieces, op.progress_bytes, chunk_bytes, remote_);
-    locals = SetLastLineApart(local_, locals, remote_[pieces - 1]);
-    n = Write(op.destination, local_, locals, remote_, pieces);
+    SetLastLineApart(Destination(op), local_, &locals, remote_, &pieces);
+    n = Write(Destination(op), local_, locals, remote_, pieces);
   }
   if (n == static_cast<int64_t>(chunk_bytes)) return Account(op, chunk_bytes);
   // Revoked: as if it had never come. Else the destination is to blame.
@@ -288,7 +325,7 @@ int64_t Copier::ReadMixed(DmaOp& op, uint64_t offset, uint64_t bytes) {
       if (!Guarded(&fault, [&] { MoveBytes(to, from, n); })) return -EFAULT;
     } else {
       const iovec local = {to, n}, remote = {from, n};
-      const int64_t read = Read(op.source, &local, 1, &remote, 1);
+      const int64_t read = Read(Source(op), &local, 1, &remote, 1);
       if (read != static_cast<int64_t>(n)) return read < 0 ? read : -EFAULT;
     }
     to += n;
@@ -345,9 +382,10 @@ int64_t Copier::WriteMixed(DmaOp& op, uint32_t chunk_bytes) {
         const uint64_t from = done + (n - left) - first;
         parts[count++] = {static_cast<std::byte*>(local_[1].iov_base) + from, left};
       }
-      const iovec remote = {to, n};
-      count = SetLastLineApart(parts, count, remote);
-      written = Write(op.destination, parts, count, &remote, 1);
+      iovec remote[2] = {{to, n}};
+      uint32_t pieces = 1;
+      SetLastLineApart(Destination(op), parts, &count, remote, &pieces);
+      written = Write(Destination(op), parts, count, remote, pieces);
     }
     if (written != static_cast<int64_t>(n)) return written < 0 ? written : -EFAULT;
     done += n;
@@ -361,7 +399,7 @@ void Copier::ExecuteAtomic(DmaOp& op) {
   iovec remote = op.destination_pieces[0];
   iovec local = {&word, sizeof(word)};
   constexpr auto kWhole = static_cast<int64_t>(sizeof(word));
-  int64_t n = Read(op.destination, &local, 1, &remote, 1);
+  int64_t n = Read(Destination(op), &local, 1, &remote, 1);
   if (n != kWhole) return Fail(op, DmaStatus::kDestinationFault, n);
   op.original = word;
   if (op.kind == DmaOp::Kind::kFetchAdd) {
@@ -372,7 +410,7 @@ void Copier::ExecuteAtomic(DmaOp& op) {
     // Nothing is written back: the owner's CPU may have stored to the word since it was read.
     return Account(op, sizeof(word));
   }
-  n = Write(op.destination, &local, 1, &remote, 1);
+  n = Write(Destination(op), &local, 1, &remote, 1);
   if (n != kWhole) return Fail(op, DmaStatus::kDestinationFault, n);
   Account(op, sizeof(word));
 }
@@ -381,7 +419,7 @@ void Copier::ExecuteProbe(DmaOp& op) {
   std::byte buffer[16] = {};
   for (const iovec& piece : op.source_pieces) {
     iovec local = {buffer, piece.iov_len};
-    int64_t n = Read(op.source, &local, 1, &piece, 1);
+    int64_t n = Read(Source(op), &local, 1, &piece, 1);
     if (n != static_cast<int64_t>(piece.iov_len)) {
       op.error = n < 0 ? static_cast<int>(-n) : EFAULT;
       return;

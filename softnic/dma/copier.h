@@ -1,4 +1,5 @@
-// Moves bytes between other processes with process_vm_readv/writev through a small bounce buffer.
+// Moves bytes between other processes with process_vm_readv/writev, or by helpers of theirs
+// (assistant.h), through a small bounce buffer.
 //
 // Thread: each Copier belongs to one thread. Trust: addresses are the clients'; a bad one is a
 // fault of that operation, found by the kernel.
@@ -12,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "softnic/dma/assistant.h"
 #include "softnic/dma/target_process.h"
 #include "transport/qp_transport.h"
 
@@ -23,6 +25,8 @@ inline constexpr uint32_t kBounceBytes = 64 * 1024;
 inline constexpr uint32_t kUnitOpsMax = 16;
 // Pieces per system call over all operations of a unit.
 inline constexpr uint32_t kUnitPiecesMax = 128;
+// And with a piece for the last cache line of each operation.
+inline constexpr uint32_t kListPiecesMax = kUnitPiecesMax + kUnitOpsMax;
 
 struct DmaSession;
 
@@ -43,6 +47,9 @@ struct DmaOp {
   uint64_t cookie = 0;
   TargetProcess* source = nullptr;       // nullptr: all bytes are in `bytes`
   TargetProcess* destination = nullptr;  // nullptr: destination_pieces are packets
+  // By whom to reach that process; nullptr: the kernel does it.
+  Assistant* source_assistant = nullptr;
+  Assistant* destination_assistant = nullptr;
   // The pieces of that process are mapped here, and are given by our addresses.
   bool source_is_mapped = false;
   bool destination_is_mapped = false;
@@ -71,6 +78,9 @@ struct DmaOp {
   DmaOp* next = nullptr;
 
   // No process need be asked: what it is about is here.
+  bool IsAssisted() const {
+    return source_assistant != nullptr || destination_assistant != nullptr;
+  }
   bool IsMapped() const {
     return kind <= Kind::kFetchAdd && (source == nullptr || source_is_mapped) &&
            (destination == nullptr || destination_is_mapped);
@@ -84,6 +94,8 @@ struct CopyUnit {
   uint32_t count = 0;
   TargetProcess* source = nullptr;
   TargetProcess* destination = nullptr;
+  Assistant* source_assistant = nullptr;  // of all that have a source, as of all destinations
+  Assistant* destination_assistant = nullptr;
   int64_t elapsed_ns = 0;                 // measured by workers only
   std::atomic<bool> sources_done{false};  // nothing of the source will be touched any more
   std::atomic<bool> revoked{false};       // write nothing any more
@@ -112,6 +124,8 @@ class Copier {
   void Execute(CopyUnit& unit);
 
   uint64_t bytes_moved() const { return bytes_moved_.load(std::memory_order_relaxed); }
+  // Those that a helper had a part in, beside the above.
+  uint64_t assisted_bytes() const { return assisted_bytes_.load(std::memory_order_relaxed); }
 
  private:
   void ExecuteOne(DmaOp& op, uint32_t chunk_bytes);
@@ -125,18 +139,28 @@ class Copier {
   void ExecuteProbe(DmaOp& op);
   bool ReadAll(CopyUnit& unit);
   void WriteAll(CopyUnit& unit);
-  int64_t Read(TargetProcess* target, const iovec* local, uint32_t local_pieces,
-               const iovec* remote, uint32_t pieces);
-  int64_t Write(TargetProcess* target, const iovec* local, uint32_t local_pieces,
-                const iovec* remote, uint32_t pieces);
+  // A process, and who reaches it for us.
+  struct Target {
+    TargetProcess* process;
+    Assistant* assistant;
+  };
+  static Target Source(const DmaOp& op) { return {op.source, op.source_assistant}; }
+  static Target Destination(const DmaOp& op) { return {op.destination, op.destination_assistant}; }
+  int64_t Read(Target target, const iovec* local, uint32_t local_pieces, const iovec* remote,
+               uint32_t pieces);
+  int64_t Write(Target target, const iovec* local, uint32_t local_pieces, const iovec* remote,
+                uint32_t pieces);
+  static void SetLastLineApart(Target target, iovec* local, uint32_t* locals, iovec* remote,
+                               uint32_t* pieces);
   void Account(DmaOp& op, uint32_t chunk_bytes);
 
   CopyGate* gate_;
   CopyUnit* unit_ = nullptr;  // in hand
   std::unique_ptr<std::byte[]> bounce_;
   std::atomic<uint64_t> bytes_moved_{0};
-  iovec remote_[kUnitPiecesMax];
-  iovec local_[kUnitPiecesMax];
+  std::atomic<uint64_t> assisted_bytes_{0};
+  iovec remote_[kListPiecesMax];
+  iovec local_[kListPiecesMax];
 };
 
 // Cuts [offset, offset + length) of the concatenation of `pieces` into `out`; returns the number of

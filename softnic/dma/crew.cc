@@ -240,6 +240,13 @@ uint64_t CopyCrew::bytes_moved() const {
   return total;
 }
 
+uint64_t CopyCrew::assisted_bytes() const {
+  std::lock_guard lock(mutex_);
+  uint64_t total = 0;
+  for (const auto& thread : threads_) total += thread->copier_.assisted_bytes();
+  return total;
+}
+
 uint32_t CopyCrew::threads() const {
   std::lock_guard lock(mutex_);
   return static_cast<uint32_t>(threads_.size());

@@ -100,6 +100,8 @@ class CopyCrew {
   // --- leader ------------------------------------------------------------------------------------
   // Gives a unit to a spare thread. False: none is free and no more may be made.
   bool Assign(CopyUnit* unit);
+  // Makes a sleeping leader look at what hangs. Any thread.
+  void CallAttention() { attention_(); }
   bool HasFinished() const { return has_finished_.load(std::memory_order_acquire); }
   void TakeFinished(std::vector<CopyUnit*>* out);
   // The process a unit in some thread's hands is at now, or nullptr.
@@ -107,6 +109,7 @@ class CopyCrew {
 
   uint64_t takeovers() const { return takeovers_.load(std::memory_order_relaxed); }
   uint64_t bytes_moved() const;
+  uint64_t assisted_bytes() const;
   uint32_t threads() const;
 
  private:

@@ -14,10 +14,12 @@
 #include <deque>
 #include <functional>
 #include <future>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "softnic/dma/fake_helper.h"
 #include "softnic/dma/process_dma.h"
 #include "softnic/dma/test_target.h"
 
@@ -355,6 +357,65 @@ TEST_F(HangingClientTest, HangingProbeStopsNobody) {
   ASSERT_EQ(kill(hung.pid(), SIGUSR1), 0);
   bool is_idle = false;
   while (!is_idle) OnLeader([&] { is_idle = dma_.IsIdle(2); });
+}
+
+// A session of this process that is reached by a helper, which is silent at first. Copies from it
+// to a neighbour, whose fence waits for that.
+class HangingHelperTest : public HangingClientTest {
+ protected:
+  void SetUp() override {
+    HangingClientTest::SetUp();
+    if (IsSkipped()) return;
+    neighbour_ = std::make_unique<TestTarget>(4 * kPage);
+    const MemoryId to = Attach(1, *neighbour_);
+    MemoryId from = 0;
+    OnLeader([&] {
+      dma_.AttachSession(2, getpid());
+      Assistant::ClientFds fds;
+      ASSERT_EQ(dma_.OpenAssist(2, &fds.file, &fds.socket), 0);
+      helper_ = std::make_unique<FakeHelper>(fds);
+      helper_->is_silent = true;
+      ASSERT_EQ(dma_.AddRegion(2, {.addr = reinterpret_cast<uint64_t>(&word_), .length = 8}, &from),
+                0);
+    });
+    Copy(1, 10, {from, 8, reinterpret_cast<uint64_t>(&word_)}, {to, 8, neighbour_->addr()});
+    bool is_slow = false;
+    while (!is_slow) OnLeader([&] { is_slow = dma_.slow_processes() == 1; });
+    OnLeader([&] { dma_.Fence(1, 5); });
+  }
+  void TearDown() override {
+    if (helper_ != nullptr) helper_->Leave();
+    HangingClientTest::TearDown();
+  }
+  uint64_t WordOfNeighbour() {
+    uint64_t word = 0;
+    iovec local = {&word, 8}, remote = {reinterpret_cast<void*>(neighbour_->addr()), 8};
+    EXPECT_EQ(process_vm_readv(neighbour_->pid(), &local, 1, &remote, 1, 0), 8);
+    return word;
+  }
+
+  uint64_t word_ = 4711;
+  std::unique_ptr<TestTarget> neighbour_;
+  std::unique_ptr<FakeHelper> helper_;
+};
+
+// It waits for a CPU, for all that is known.
+TEST_F(HangingHelperTest, HasSomeTimeUntilOthersAreLetGo) {
+  for (int i = 0; i < 20; ++i) OnLeader([&] { dma_.RequestAttention(); });
+  helper_->is_silent = false;
+  ASSERT_TRUE(WaitDone(10));
+  EXPECT_EQ(StatusOf(10), DmaStatus::kOk);
+  EXPECT_EQ(WordOfNeighbour(), 4711u);
+  EXPECT_TRUE(WaitUntil([&] { return fences_ == std::vector<uint64_t>{5}; }));
+}
+
+TEST_F(HangingHelperTest, ThenTheyAreLetGo) {
+  ASSERT_TRUE(WaitUntil([&] { return fences_ == std::vector<uint64_t>{5}; }));
+  EXPECT_FALSE(IsDone(10));
+  helper_->is_silent = false;
+  ASSERT_TRUE(WaitDone(10));
+  EXPECT_EQ(StatusOf(10), DmaStatus::kSourceFault);
+  EXPECT_EQ(WordOfNeighbour(), 0u) << "written to memory that its owner was told is its own again";
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ int ProcessDma::MapParts(const RegionSpec& spec, DmaSession* session, Region* re
     const shm::MappedPiece& piece = spec.pieces[i];
     PayloadWindow* window = file->Open(piece.offset, piece.bytes);
     if (window == nullptr) {  // there is another way, or none
-      if (session->reachable && !spec.must_be_mapped) continue;
+      if ((session->reachable || session->assistant != nullptr) && !spec.must_be_mapped) continue;
       UnmapParts(region);
       return ENOMEM;
     }
@@ -76,6 +76,7 @@ int ProcessDma::CopyRegion(transport::MemoryId id, transport::MemoryId* out) {
   copy->session = region.session;
   copy->addr = region.addr;
   copy->length = region.length;
+  copy->assistant = region.assistant;
   copy->file = region.file;
   for (const MappedPart& part : region.parts) {
     if (part.window == nullptr) {
@@ -86,7 +87,7 @@ int ProcessDma::CopyRegion(transport::MemoryId id, transport::MemoryId* out) {
         part.window->offset + static_cast<uint64_t>(part.base - part.window->base);
     PayloadWindow* window = region.file->Open(offset, part.bytes);
     if (window == nullptr) {
-      if (region.session->reachable) continue;
+      if (region.session->reachable || region.assistant != nullptr) continue;
       RemoveRegion(*out);
       return ENOMEM;
     }

@@ -73,12 +73,19 @@ void ProcessDma::AttachSession(SessionId session, pid_t pid) {
 
 void ProcessDma::MarkProcessDead(SessionId session) {
   DmaSession* record = FindSession(session);
-  if (record != nullptr) record->process->dead.store(true, std::memory_order_release);
+  if (record == nullptr) return;
+  record->process->dead.store(true, std::memory_order_release);
+  EndAssistance(session);
 }
 
 void ProcessDma::SetReachable(SessionId session, bool reachable) {
   DmaSession* record = FindSession(session);
   if (record != nullptr) record->reachable = reachable;
+}
+
+void ProcessDma::EndAssistance(SessionId session) {
+  DmaSession* record = FindSession(session);
+  if (record != nullptr && record->assistant != nullptr) record->assistant->End();
 }
 
 bool ProcessDma::IsIdle(SessionId session) const {
@@ -109,7 +116,8 @@ DmaSession* ProcessDma::FindSession(SessionId session) const {
   return it == sessions_.end() ? nullptr : it->second.get();
 }
 
-void ProcessDma::SubmitProbe(SessionId session, uint64_t addr, uint64_t bytes, uint64_t cookie) {
+void ProcessDma::SubmitProbe(SessionId session, uint64_t addr, uint64_t bytes, uint64_t cookie,
+                             bool by_helper) {
   DmaSession* record = FindSession(session);
   DmaOp* op = NewOp();
   op->kind = DmaOp::Kind::kProbe;
@@ -121,6 +129,7 @@ void ProcessDma::SubmitProbe(SessionId session, uint64_t addr, uint64_t bytes, u
     return FreeOp(op);
   }
   op->source = record->process;
+  op->source_assistant = AssistantFor(*record, by_helper);
   if (bytes <= sizeof(op->original)) {
     op->source_pieces.push_back({reinterpret_cast<void*>(addr), bytes});
   } else {
@@ -133,14 +142,38 @@ void ProcessDma::SubmitProbe(SessionId session, uint64_t addr, uint64_t bytes, u
 
 // --- regions ------------------------------------------------------------------------------------
 
+// Whoever is unreachable otherwise is reached that way without being asked. nullptr: not by a
+// helper, or there is none.
+Assistant* ProcessDma::AssistantFor(const DmaSession& session, bool by_helper) {
+  return by_helper || !session.reachable ? session.assistant.get() : nullptr;
+}
+
+int ProcessDma::OpenAssist(SessionId session, int* file, int* socket) {
+  DmaSession* record = FindSession(session);
+  if (record == nullptr) return EOPNOTSUPP;
+  if (record->assistant != nullptr) return EBUSY;
+  Assistant::ClientFds fds;
+  int error = 0;
+  record->assistant = Assistant::Create(&fds, &error, &record->process->hanging_helpers,
+                                        [this] { crew_->CallAttention(); });
+  *file = fds.file;
+  *socket = fds.socket;
+  return error;
+}
+
 int ProcessDma::AddRegion(SessionId session, const RegionSpec& spec, MemoryId* out) {
   if (session == kNicSession) return AddNicRegion(spec, out);
   int probed_error = std::exchange(probed_error_, 0);
   DmaSession* record = FindSession(session);
   if (record == nullptr) return EOPNOTSUPP;
   if (spec.addr + spec.length < spec.addr) return EFAULT;
-  if (!record->reachable && !IsAllMapped(spec)) return EOPNOTSUPP;
-  if (record->reachable && spec.length != 0 && probed_error != 0) return probed_error;
+  Assistant* assistant = AssistantFor(*record, spec.must_be_assisted);
+  const bool is_helped = assistant != nullptr && !assistant->HasEnded();
+  if (spec.must_be_assisted && !is_helped) return EOPNOTSUPP;
+  if (!record->reachable && !is_helped && !IsAllMapped(spec)) return EOPNOTSUPP;
+  if ((record->reachable || is_helped) && spec.length != 0 && probed_error != 0) {
+    return probed_error;
+  }
   Region* region = NewRegion(out);
   if (region == nullptr) return ENOMEM;
   if (int error = MapParts(spec, record, region); error != 0) {
@@ -148,6 +181,7 @@ int ProcessDma::AddRegion(SessionId session, const RegionSpec& spec, MemoryId* o
     return error;
   }
   region->session = record;
+  region->assistant = assistant;
   region->addr = spec.addr;
   region->length = spec.length;
   return 0;
@@ -202,10 +236,12 @@ const char* ProcessDma::BackendName(MemoryId id) const {
   if (id == kNullMemory) return "null";
   if (region == nullptr) return "none";
   if (region->session == nic_session_) return "nic";
-  if (region->parts.empty()) return "process";
+  const bool is_assisted = region->assistant != nullptr;
+  if (region->parts.empty()) return is_assisted ? "assisted" : "process";
   uint64_t mapped_bytes = 0;
   for (const MappedPart& part : region->parts) mapped_bytes += part.bytes;
-  return mapped_bytes == region->length ? "mapped" : "mapped, process";
+  if (mapped_bytes == region->length) return "mapped";
+  return is_assisted ? "mapped, assisted" : "mapped, process";
 }
 
 // --- submission ---------------------------------------------------------------------------------
@@ -246,6 +282,8 @@ bool ProcessDma::ResolvePieces(const DmaSegment* segments, uint32_t count, uint6
       }
       out.pieces->push_back({reinterpret_cast<void*>(segment.addr + offset), n});
       out.here->push_back(is_nic);
+      // It reaches all of the process, also what the kernel could reach for us.
+      if (region->assistant != nullptr) *out.assistant = region->assistant;
       is_mapped = is_mapped && FindMapped(*region, segment.addr + offset, n);
     }
     offset = 0;
@@ -275,7 +313,8 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
       request.local_piece_count != 0 ||
       ResolvePieces(request.destination, request.destination_count, request.destination_offset,
                     op->length_bytes,
-                    {&op->destination_pieces, &op->destination_here, &op->destination_is_mapped},
+                    {&op->destination_pieces, &op->destination_here, &op->destination_is_mapped,
+                     &op->destination_assistant},
                     &destination, &uses_nic_memory);
   bool has_source = true;
   if (payload.bytes != nullptr && op->destination_is_mapped && MovesAtOnce(*op)) {
@@ -288,7 +327,8 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   } else {
     has_source = ResolvePieces(
         payload.segments, payload.segment_count, payload.offset, payload.length,
-        {&op->source_pieces, &op->source_here, &op->source_is_mapped}, &source, &uses_nic_memory);
+        {&op->source_pieces, &op->source_here, &op->source_is_mapped, &op->source_assistant},
+        &source, &uses_nic_memory);
   }
   if (!has_source || !has_destination) {
     op->kind = DmaOp::Kind::kFailed;
@@ -317,7 +357,8 @@ void ProcessDma::ResolveAtomic(const DmaRequest& request, DmaOp* op) {
   if (TotalLength(request.destination, request.destination_count) < sizeof(uint64_t) ||
       !ResolvePieces(request.destination, request.destination_count, request.destination_offset,
                      sizeof(uint64_t),
-                     {&op->destination_pieces, &op->destination_here, &op->destination_is_mapped},
+                     {&op->destination_pieces, &op->destination_here, &op->destination_is_mapped,
+                      &op->destination_assistant},
                      &destination, &uses_nic_memory) ||
       op->destination_pieces.size() != 1 || op->IsMixed()) {
     op->kind = DmaOp::Kind::kFailed;
@@ -393,6 +434,7 @@ DmaOp* ProcessDma::NewOp() {
   op->status = DmaStatus::kOk;
   op->error = 0;
   op->source = op->destination = nullptr;
+  op->source_assistant = op->destination_assistant = nullptr;
   op->length_bytes = op->progress_bytes = 0;
   op->original = 0;
   op->is_revoked = op->is_owner_gone = false;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "softnic/device/services.h"
+#include "softnic/dma/assistant.h"
 #include "softnic/dma/crew.h"
 #include "softnic/dma/payload_file.h"
 
@@ -37,6 +38,7 @@ struct DmaSession {
   uint64_t first_epoch = 0;
   uint64_t outstanding = 0;
   std::shared_ptr<PayloadFile> payload;
+  std::unique_ptr<Assistant> assistant;  // once opened, until the session is detached
 };
 
 class ProcessDma final : public DmaEngine {
@@ -49,18 +51,23 @@ class ProcessDma final : public DmaEngine {
   // The session's process has ended; its pid may be anybody's soon. Any thread may have learnt it.
   void MarkProcessDead(SessionId session);
   void SetReachable(SessionId session, bool reachable);
+  // The session closes: nobody waits for its helper any more.
+  void EndAssistance(SessionId session);
   bool IsIdle(SessionId session) const;   // nothing in flight touches it
   void DetachSession(SessionId session);  // precondition: IsIdle
 
   // Reads the first and the last byte of a range, without ever making the caller wait: whether the
   // memory is there is known when the probe is done. With `bytes` of 8 at most reads all of it.
-  void SubmitProbe(SessionId session, uint64_t addr, uint64_t bytes, uint64_t cookie);
+  // `by_helper`: as AddRegion shall reach the range.
+  void SubmitProbe(SessionId session, uint64_t addr, uint64_t bytes, uint64_t cookie,
+                   bool by_helper = false);
   // Outcome for the AddRegion that the next command makes; AddRegion does not touch memory itself.
   void SetProbed(int error) { probed_error_ = error; }
 
   // --- DmaEngine --------------------------------------------------------------------------------
   int OpenPayload(SessionId session, const uint64_t* known, uint32_t known_count, uint64_t* out,
                   int* fd) override;
+  int OpenAssist(SessionId session, int* file, int* socket) override;
   int AddRegion(SessionId session, const RegionSpec& spec, transport::MemoryId* out) override;
   int CopyRegion(transport::MemoryId region, transport::MemoryId* out) override;
   void RemoveRegion(transport::MemoryId region) override;
@@ -99,6 +106,7 @@ class ProcessDma final : public DmaEngine {
   bool PollProbe(ProbeDone* out);
 
   uint64_t process_bytes() const { return crew_->bytes_moved(); }
+  uint64_t assisted_bytes() const { return crew_->assisted_bytes(); }
   uint64_t mapped_bytes() const { return mapped_bytes_.load(std::memory_order_relaxed); }
   uint64_t operations() const { return operations_; }
   uint64_t units() const { return units_executed_; }
@@ -128,6 +136,7 @@ class ProcessDma final : public DmaEngine {
     uint64_t addr = 0;
     uint64_t length = 0;
     uint8_t generation = 0;
+    Assistant* assistant = nullptr;     // who reaches what is not in the parts; the session's
     std::shared_ptr<PayloadFile> file;  // of the parts
     std::vector<MappedPart> parts;      // ascending
   };
@@ -142,6 +151,7 @@ class ProcessDma final : public DmaEngine {
 
   // process_dma.cc
   DmaSession* FindSession(SessionId session) const;
+  static Assistant* AssistantFor(const DmaSession& session, bool by_helper);
   const Region* FindRegion(transport::MemoryId region) const;
   Region* NewRegion(transport::MemoryId* out);
   int AddNicRegion(const RegionSpec& spec, transport::MemoryId* out);
@@ -149,6 +159,7 @@ class ProcessDma final : public DmaEngine {
     std::vector<iovec>* pieces;
     std::vector<bool>* here;
     bool* is_mapped;
+    Assistant** assistant;
   };
   bool ResolvePieces(const transport::DmaSegment* segments, uint32_t count, uint64_t offset,
                      uint64_t length, const PieceList& out, DmaSession** session,
@@ -190,6 +201,7 @@ class ProcessDma final : public DmaEngine {
   void RunSlow();
   bool StartSlow(TargetProcess* process);
   void ReleaseHungCharges();
+  bool MayHang(const TargetProcess& process) const;
   void RevokeForFences();
   void RevokeQueued(DmaOp* op);
   void RevokeUnit(CopyUnit* unit);

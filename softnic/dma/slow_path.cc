@@ -158,6 +158,8 @@ bool ProcessDma::StartSlow(TargetProcess* process) {
         std::min<uint64_t>(op->length_bytes - op->progress_bytes, kBounceBytes));
     unit->source = op->source;
     unit->destination = op->destination;
+    unit->source_assistant = op->source_assistant;
+    unit->destination_assistant = op->destination_assistant;
     unit->holds_source = op->source != nullptr && op->source->slow;
     unit->holds_destination =
         op->destination != nullptr && op->destination->slow && op->destination != op->source;
@@ -179,12 +181,22 @@ static bool IsHeldUp(const DmaOp::Hold& hold, const TargetProcess* hung) {
          hold.session->process != hung;
 }
 
+// Whether others may be let go of the process: a system call in its memory is taken to hang after a
+// tick of the watchdog, but a helper may be waiting for a CPU for some time.
+bool ProcessDma::MayHang(const TargetProcess& process) const {
+  if (process.hanging_helpers.load(std::memory_order_acquire) != 0) return true;
+  return std::any_of(out_units_.begin(), out_units_.end(), [&](const CopyUnit* unit) {
+    return (unit->source == &process && unit->source_assistant == nullptr) ||
+           (unit->destination == &process && unit->destination_assistant == nullptr);
+  });
+}
+
 // An operation that waits in a hanging client's queue: the other end need not wait with it. It is
 // reported in its turn, as if the peer's payload could not be read.
 void ProcessDma::RevokeQueued(DmaOp* op) {
   TargetProcess* hung = nullptr;
   for (TargetProcess* end : {op->source, op->destination}) {
-    if (end != nullptr && end->slow && end->charges != 0) hung = end;
+    if (end != nullptr && end->slow && end->charges != 0 && MayHang(*end)) hung = end;
   }
   if (hung == nullptr || op->kind != DmaOp::Kind::kCopy) return;
   for (DmaOp::Hold& hold : op->holds) {
@@ -201,6 +213,7 @@ void ProcessDma::RevokeQueued(DmaOp* op) {
 void ProcessDma::RevokeUnit(CopyUnit* unit) {
   TargetProcess* hung = unit->hung_at;
   if (hung == nullptr || unit->source == unit->destination || unit->source == nullptr) return;
+  if (!MayHang(*hung)) return;
   bool at_destination = hung == unit->destination;
   bool any = false;
   for (uint32_t i = 0; i < unit->count; ++i) {

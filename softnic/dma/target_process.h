@@ -16,6 +16,9 @@ struct TargetProcess {
   // Set when the process is seen to have ended, so that a reused pid is never written to.
   std::atomic<bool> dead{false};
 
+  // Helpers that have owed an answer for so long that nobody else need wait for it. Any thread.
+  std::atomic<uint32_t> hanging_helpers{0};
+
   // The rest belongs to the leader.
   uint32_t sessions = 0;
   // A slow process is one whose memory made a copy hang; its copies run on a worker, one at a time.

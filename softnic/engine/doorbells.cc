@@ -285,7 +285,7 @@ void Shard::ServeCommand(ClientPort* port, uint32_t slot) {
   if (!NamesMemory(request, &reg)) return PassCommand(port, slot, submitted, request);
   // Whether the memory is there is asked first, off the device's stack: touching it may hang.
   SessionId session = port->id;
-  Probe(session, reg.addr, reg.length,
+  Probe(session, reg.addr, reg.length, (reg.flags & shm::kRegMrAssisted) != 0,
         [this, port, session, slot, submitted, request](int error, uint64_t) {
           bool is_there = std::any_of(ports_.begin(), ports_.end(),
                                       [&](ClientPort* p) { return p == port && p->id == session; });

@@ -89,7 +89,7 @@ Instant Shard::ReadClock() {
   return {t.tv_sec * 1'000'000'000ll + t.tv_nsec};
 }
 
-void Shard::Probe(SessionId session, uint64_t addr, uint64_t bytes,
+void Shard::Probe(SessionId session, uint64_t addr, uint64_t bytes, bool by_helper,
                   std::function<void(int, uint64_t)> done) {
   uint32_t index;
   if (free_probes_.empty()) {
@@ -100,7 +100,7 @@ void Shard::Probe(SessionId session, uint64_t addr, uint64_t bytes,
     free_probes_.pop_back();
   }
   pending_probes_[index] = {std::move(done), true};
-  dma_->SubmitProbe(session, addr, bytes, index);
+  dma_->SubmitProbe(session, addr, bytes, index, by_helper);
 }
 
 void Shard::RunMailbox() {

@@ -27,11 +27,11 @@ namespace verbena::softnic {
 struct ShardCounters {
   uint64_t turns = 0;
   uint64_t sleeps = 0;
-  uint64_t wakeups = 0;      // sleeps ended by a client or the control thread, not by time
-  uint64_t spins = 0;        // turns that found nothing to do
-  uint64_t short_spins = 0;  // sleeps taken early for a client on the same CPU
+  uint64_t wakeups = 0;       // sleeps ended by a client or the control thread, not by time
+  uint64_t spins = 0;         // turns that found nothing to do
+  uint64_t short_spins = 0;   // sleeps taken early for a client on the same CPU
   uint64_t thread_rings = 0;  // found in the doorbell pages of thread domains
-  uint64_t takeovers = 0;    // leaders deposed because a copy hung
+  uint64_t takeovers = 0;     // leaders deposed because a copy hung
 };
 
 class Shard {
@@ -66,7 +66,7 @@ class Shard {
   // `gone` on the leader once the closed session's memory is nobody's business any more.
   void WhenGone(SessionId session, std::function<void()> gone);
   // `done(error, word)` on the leader once the probe is done; see ProcessDma::SubmitProbe.
-  void Probe(SessionId session, uint64_t addr, uint64_t bytes,
+  void Probe(SessionId session, uint64_t addr, uint64_t bytes, bool by_helper,
              std::function<void(int, uint64_t)> done);
 
  private:

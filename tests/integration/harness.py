@@ -249,7 +249,7 @@ class Instance:
 
 
 _dma = {}  # what programs under test are told of backends
-_moved_bytes = {"mapped": 0, "process": 0}
+_moved_bytes = {"mapped": 0, "process": 0, "assisted": 0}
 
 
 def force_dma(mode):

@@ -100,7 +100,7 @@ constexpr OptionRow kOptions[] = {
     {OptionId::kPrivate, "--private", "", Bit(Command::kRun),
      "an instance of its own that ends with CMD"},
     {OptionId::kDma, "--dma", "MODE", Bit(Command::kRun) | Bit(Command::kEnv),
-     "how the NIC reaches CMD's memory: process (the default), mapped or auto"},
+     "how the NIC reaches CMD's memory: process, mapped, assisted or auto (docs/cli.md)"},
     {OptionId::kNamePrefix, "--name-prefix", "NAME", Bit(Command::kRun) | Bit(Command::kUp),
      "device names, for a new instance: NAME0, NAME1, ... (default verbena)"},
     {OptionId::kForeground, "--foreground", "", Bit(Command::kUp),
@@ -500,11 +500,10 @@ bool ParseArguments(const std::vector<std::string>& args, Arguments* out, std::s
 }
 
 std::string DmaError(const std::string& name, const std::string& text) {
-  if (text == "process" || text == "mapped" || text == "auto") return "";
-  if (text == "assisted") {
-    return name + "=assisted is not available in this version: use process, mapped or auto.";
+  for (const char* known : {"process", "mapped", "assisted", "auto"}) {
+    if (text == known) return "";
   }
-  return name + " is process, mapped or auto, not \"" + text + "\".";
+  return name + " is process, mapped, assisted or auto, not \"" + text + "\".";
 }
 
 }  // namespace verbena::cli

@@ -43,7 +43,7 @@ struct Arguments {
   bool wire = false;                 // an option that needs packets
   bool has_own_nics = false;         // --nic was given; the specs are in `set`
   bool private_instance = false;     // --private
-  std::string dma;                   // --dma, empty: process
+  std::string dma;                   // --dma, empty: as the library chooses
   std::string name_prefix;           // --name-prefix, empty: the daemon's default
   bool foreground = false;           // --foreground
   bool json = false;                 // --json

@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <functional>
 
+#include "core/client/assist.h"
 #include "core/client/instance.h"
 #include "tools/cli/paths.h"
 #include "tools/cli/probes_internal.h"
@@ -137,14 +138,32 @@ Finding ProcessVm() {
       return finding;
     }
   }
-  finding.verdict = Verdict::kMissing;
+  const bool has_helpers = client::TryHelper() == 0;
+  finding.verdict = has_helpers ? Verdict::kLimited : Verdict::kMissing;
   finding.found = std::string("refused: ") + strerror(error) +
                   (yama.empty() ? "" : ", Yama ptrace_scope " + Trim(yama));
-  finding.effect = "The NIC cannot reach programs' buffers; other ways follow in later versions.";
+  finding.effect = has_helpers
+                       ? "Helpers in the programs copy for the NIC (assisted), which is slower."
+                       : "The NIC cannot reach programs' buffers.";
   finding.fix = yama.empty() || Trim(yama) < "2"
                     ? "Allow process_vm_readv and process_vm_writev in the container's seccomp "
                       "profile (Docker does since 19.03 on kernels from 4.8)."
                     : "sudo sysctl kernel.yama.ptrace_scope=1";
+  return finding;
+}
+
+// Only where the kernel does not copy between processes, or a user asks for it.
+Finding Helpers() {
+  Finding finding = {
+      "assisted", "Copy by a helper in the program (clone)", Verdict::kOk, "works", "", ""};
+  const int error = client::TryHelper();
+  if (error == 0) return finding;
+  finding.verdict = Verdict::kLimited;
+  finding.found = std::string("refused: ") + strerror(error);
+  finding.effect = "--dma=assisted fails; where process_vm_readv is refused, too, nothing works.";
+  finding.fix =
+      "Allow clone(CLONE_VM), close_range, pidfd_open and pidfd_send_signal in the "
+      "container's seccomp profile, and files of 68 KB (ulimit -H -f).";
   return finding;
 }
 
@@ -310,9 +329,9 @@ int CpusOfQuota(const std::string& cpu_max) {
 }
 
 std::vector<Finding> RunProbes() {
-  return {Kernel(),       Libraries(),   InstanceFiles(), Memfd(),    FileSize(),
-          ProcessVm(),    IoUring(),     RealTime(),      Cpus(),     OpenFiles(),
-          LockedMemory(), SharedMount(), Userfaultfd(),   RocePort(), RealDevices()};
+  return {Kernel(),      Libraries(),   InstanceFiles(), Memfd(),      FileSize(),  ProcessVm(),
+          Helpers(),     IoUring(),     RealTime(),      Cpus(),       OpenFiles(), LockedMemory(),
+          SharedMount(), Userfaultfd(), RocePort(),      RealDevices()};
 }
 
 }  // namespace verbena::cli

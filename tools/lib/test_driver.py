@@ -270,7 +270,7 @@ def backends(deadline):
     """Parts of the integration tests once more by the backends that are not the default."""
     options = [f"--part={part}" for part in BACKEND_PARTS]
     cases = []
-    for backend in ("mapped", "auto"):
+    for backend in ("mapped", "auto", "assisted"):
         some = json_cases([ROOT / "tests/integration/run", f"--dma={backend}", *options],
                           f"backend-{backend}", deadline)
         cases += [case._replace(name=f"{backend}: {case.name}") for case in some]

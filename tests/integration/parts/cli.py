@@ -159,10 +159,11 @@ def show_tells_owner_state_and_keys(case):
     client.expect_exit(10)
 
 
-def mapped_where_asked(case):
+def backend_that_was_asked_for(case):
     """Who does not ask has no mapped memory (docs/known-limits.md)."""
     instance = case.instance()
-    for mode, backend in ((None, "process"), ("auto", "mapped"), ("process", "process")):
+    for mode, backend in ((None, "process"), ("auto", "mapped"), ("process", "process"),
+                          ("assisted", "assisted")):
         env = instance.env()
         env.pop("VERBENA_DMA", None)
         if mode is not None:
@@ -178,7 +179,7 @@ def mapped_where_asked(case):
 def doctor_explains(case):
     process = case.spawn([VERBENA, "doctor"], env=shared_env(case))
     process.wait(15)
-    for word in ("process_vm", "io_uring"):
+    for word in ("process_vm", "helper", "io_uring"):
         check(word in process.out, f"doctor does not mention {word}:\n{process.out}")
 
 
@@ -236,10 +237,10 @@ def wrong_usage_is_explained(case):
 
 
 def forced_backend_that_is_missing(case):
-    process = case.spawn([VERBENA, "run", "--private", "--dma", "assisted", "--", "ibv_devices"],
+    process = case.spawn([VERBENA, "run", "--private", "--dma", "pinned", "--", "ibv_devices"],
                          env=shared_env(case))
     check(process.wait(15) != 0, "a backend that is not there was accepted")
-    check("assisted" in process.err, f"not said why: {process.err}")
+    check("pinned" in process.err, f"not said why: {process.err}")
 
 
 def become_nobody(home):
@@ -345,7 +346,7 @@ def cases(thorough):
         Spec("asking for more NICs adds them", more_nics_are_added, 60),
         Spec("show prints valid JSON", show_is_valid_json, 60),
         Spec("show tells owner, state and keys", show_tells_owner_state_and_keys),
-        Spec("memory is mapped where the user asks for it", mapped_where_asked),
+        Spec("memory is mapped where the user asks for it", backend_that_was_asked_for),
         Spec("doctor explains", doctor_explains),
         Spec("wrong usage is explained", wrong_usage_is_explained, 60),
         Spec("ulimit -f is explained", small_files_are_explained),

@@ -5,11 +5,13 @@ import json
 from harness import Failure, check
 
 
-def run_gtest(case, program, instance, limit_s, test_filter="*", report=None):
+def run_gtest(case, program, instance, limit_s, test_filter="*", report=None,
+              env=None):
     """Runs `program`; fails with the text of its failures. `report` keeps its JSON."""
     report = report or case.dir / f"{program}.json"
     process = case.spawn([case.program(program), f"--gtest_filter={test_filter}",
-                          f"--gtest_output=json:{report}"], name=program, env=instance.env())
+                          f"--gtest_output=json:{report}"], name=program,
+                         env=env if env is not None else instance.env())
     code = process.wait(limit_s)
     check(report.exists(), f"{program} crashed or left early ({code}):\n{process.tail(30)}")
     results = json.loads(report.read_text())
