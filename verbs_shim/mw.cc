@@ -73,6 +73,11 @@ int BindMw(ibv_qp* base, ibv_mw* mw, ibv_mw_bind* bind) {
   return 0;
 }
 
+// Keys count by NIC: the number of another one's may be that of some region here.
+uint32_t LKeyIn(const Context& context, const ibv_mr* mr) {
+  return mr != nullptr && mr->context->device == context.vctx.context.device ? mr->lkey : 0;
+}
+
 }  // namespace
 
 int CheckBind(const ibv_mw* mw, const ibv_mw_bind_info& info, ibv_mw_type type) {
@@ -87,7 +92,7 @@ void FillBind(const Qp& qp, const ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_i
   wqe->num_sge = 0;
   wqe->inline_bytes = 0;
   wqe->imm_or_rkey = rkey;
-  wqe->rkey = info.mr != nullptr ? info.mr->lkey : 0;
+  wqe->rkey = LKeyIn(*qp.context, info.mr);
   wqe->remote_addr = info.addr;
   wqe->bind.length = info.length;
   wqe->bind.mw = HandleIn(qp.context, mw);

@@ -351,6 +351,25 @@ TEST_F(Verb_ibv_post_send_of, AWindowOrRegionOfAnotherContextIsNotBound) {
   }
 }
 
+// Its key may have the number of a region here.
+TEST_F(Verb_ibv_post_send_of, ARegionOfAnotherNicIsNotBound) {
+  MakePair();
+  ibv_mw* mw = ibv_alloc_mw(a->pd, IBV_MW_TYPE_2);
+  ibv_mr* own = NewMr(a->pd);
+  ASSERT_TRUE(mw != nullptr && own != nullptr && a->context->device != b->context->device);
+  ibv_mr foreign = *b->mr;
+  foreign.lkey = own->lkey;
+  ibv_send_wr wr = {};
+  wr.opcode = IBV_WR_BIND_MW;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.bind_mw = {mw, ibv_inc_rkey(mw->rkey),
+                {&foreign, a->buffer.address(), 64, IBV_ACCESS_REMOTE_READ}};
+  EXPECT_EQ(a->Post(wr, {}), 0);
+  EXPECT_EQ(a->WaitSend().status, IBV_WC_MW_BIND_ERR);
+  EXPECT_EQ(ibv_dealloc_mw(mw), 0);
+  EXPECT_EQ(ibv_dereg_mr(own), 0);
+}
+
 TEST_F(Verb_ibv_post_send_of, KeysOfAnotherContextAreKeysOfAnotherPd) {
   MakePair();
   ibv_mr* mr = ibv_reg_mr(other->pd, a->buffer.data(), 4096, kAllAccess);
