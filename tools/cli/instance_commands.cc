@@ -114,7 +114,11 @@ int Environment(const Arguments& arguments) {
   std::printf("export LD_LIBRARY_PATH=%s\n", Quote(path).c_str());
   const std::string preload =
       arguments.no_paths ? "" : PreloadWithPaths(libraries, "", ::getenv("LD_PRELOAD"));
-  if (!preload.empty()) std::printf("export LD_PRELOAD=%s\n", Quote(preload).c_str());
+  if (!preload.empty()) {
+    std::printf("export LD_PRELOAD=%s\n", Quote(preload).c_str());
+    const std::string asan_options = AllowPreload(::getenv("ASAN_OPTIONS"));
+    std::printf("export ASAN_OPTIONS=%s\n", Quote(asan_options).c_str());
+  }
   if (const char* instance = ::getenv("VERBENA_INSTANCE")) {
     std::printf("export VERBENA_INSTANCE=%s\n", Quote(instance).c_str());
   }

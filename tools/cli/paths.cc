@@ -107,14 +107,17 @@ std::string PreloadWithPaths(const std::string& libraries, const std::string& pr
   if (!program.empty()) {
     const ElfFacts facts = ReadElf(program);
     if (facts.is_elf && !facts.is_64_bit) return "";
-    for (const std::string& needed : facts.needed) {
-      // AddressSanitizer's library ends programs in which it is not the first one.
-      if (needed.find("asan") != std::string::npos) return "";
-    }
   }
   const std::string old = value == nullptr ? "" : value;
   if (old.empty()) return library;
   return old.find(library) == std::string::npos ? old + ":" + library : old;
+}
+
+std::string AllowPreload(const char* asan_options) {
+  constexpr char kAllowed[] = "verify_asan_link_order=0";
+  const std::string old = asan_options == nullptr ? "" : asan_options;
+  if (old.empty()) return kAllowed;
+  return old.rfind(kAllowed, 0) == 0 ? old : std::string(kAllowed) + ":" + old;
 }
 
 std::string DirectoryProblem(int error) {

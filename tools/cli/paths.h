@@ -14,6 +14,10 @@ bool LibraryDirectory(std::string* directory, std::string* error);
 std::string PreloadWithPaths(const std::string& libraries, const std::string& program,
                              const char* value);
 
+// ASAN_OPTIONS, with what lets programs run to which a library is preloaded: AddressSanitizer's own
+// library otherwise ends those in which it is not the first one.
+std::string AllowPreload(const char* asan_options);
+
 // `value` with `directory` in front; an entry already in front is not repeated.
 std::string PrependPath(const std::string& directory, const char* value);
 
