@@ -1,4 +1,4 @@
-// All collectives, blocking and not, on the world and on parts of it, every element compared.
+// Collectives, blocking and not, on the world and on parts of it, every element compared.
 //   collectives LARGEST_COUNT
 #include "check.h"
 
