@@ -349,7 +349,8 @@ void AdminConnection::AddNics(uint32_t total) {
                                                  server->config().mtu_bytes));
         }
       },
-      [](std::vector<NicStatus> nics) {
+      [server](std::vector<NicStatus> nics) {
+        server->ShowPaths(nics);  // before whoever waits for the NICs
         return json::serialize(json::object{{"ok", true}, {"nics", NicArray(nics)}});
       });
 }

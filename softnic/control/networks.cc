@@ -206,8 +206,9 @@ std::string Networks::Attach(Device* device, Shard* shard) {
 
 // --- interfaces that come and go -----------------------------------------------------------------
 
-void Networks::Watch(boost::asio::io_context& io, const Log& log) {
+void Networks::Watch(boost::asio::io_context& io, const Log& log, std::function<void()> on_change) {
   if (networks_.empty()) return;
+  on_change_ = std::move(on_change);
   watched_ = std::make_unique<boost::asio::posix::stream_descriptor>(io, dup(watcher_.fd()));
   AwaitChanges(log);
 }
@@ -217,6 +218,7 @@ void Networks::AwaitChanges(const Log& log) {
                        [this, log](boost::system::error_code error) {
                          if (error) return;
                          LookAtInterfaces(log);
+                         on_change_();
                          AwaitChanges(log);
                        });
 }

@@ -5,6 +5,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,8 +48,8 @@ class Networks {
                    std::vector<NicConfig>* out);
   // Before the shard starts. Empty, or what is wrong.
   std::string Attach(Device* device, Shard* shard);
-  // Follows the interfaces from now on.
-  void Watch(boost::asio::io_context& io, const Log& log);
+  // Follows the interfaces from now on. `on_change`: they were looked at anew.
+  void Watch(boost::asio::io_context& io, const Log& log, std::function<void()> on_change);
 
   // To be used on the shard's thread; nullptr: no NIC has a network.
   NetworkTaps* taps() const { return taps_.get(); }
@@ -79,6 +80,7 @@ class Networks {
   uint32_t mtu_max_bytes_ = 0;  // --mtu; the interfaces may allow less
   std::vector<std::unique_ptr<Network>> networks_;
   transport::InterfaceWatcher watcher_;
+  std::function<void()> on_change_;
   std::unique_ptr<boost::asio::posix::stream_descriptor> watched_;
   std::unique_ptr<NetworkTaps> taps_;
   Device* device_ = nullptr;

@@ -122,6 +122,7 @@ ControlServer::ControlServer(ControlConfig config, Device* device, ProcessDma* d
       shard_(shard),
       log_(log),
       signals_(io_, SIGTERM, SIGINT),
+      paths_(config_.directory),
       listener_(io_),
       accept_pause_(io_),
       idle_timer_(io_),
@@ -139,6 +140,7 @@ double ControlServer::uptime_s() const {
 std::string ControlServer::Open() {
   std::string error = socket_.Open(config_.directory);
   if (!error.empty()) return error;
+  paths_.Clear();
   int listener = dup(socket_.fd());
   if (listener < 0) return std::string("can't listen: ") + strerror(errno);
   listener_.assign(listener);
@@ -153,6 +155,18 @@ std::string ControlServer::Open() {
     });
   });
   return "";
+}
+
+void ControlServer::ShowPaths(const std::vector<NicStatus>& nics) {
+  if (is_stopping_) return;
+  // The NICs work without them.
+  std::string error = paths_.Show(nics);
+  if (!error.empty()) log_.Error(error);
+}
+
+void ControlServer::RefreshPaths() {
+  shard_->Post(
+      [this] { asio::post(io_, [this, nics = device_->ListNicStatuses()] { ShowPaths(nics); }); });
 }
 
 void ControlServer::Run() {
@@ -173,6 +187,7 @@ void ControlServer::Stop() {
   is_stopping_ = true;
   log_.Info("stopping");
   socket_.Unlink();
+  paths_.Clear();
   for (auto& [client, owner] : clients_) client->SetStopping();
   error_code ignored;
   listener_.close(ignored);

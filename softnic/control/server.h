@@ -16,6 +16,7 @@
 #include "softnic/control/client_session.h"
 #include "softnic/control/listener.h"
 #include "softnic/control/log.h"
+#include "softnic/control/path_tree.h"
 #include "softnic/device/device.h"
 #include "softnic/engine/shard.h"
 
@@ -79,6 +80,12 @@ class ControlServer {
   ProcessDma* dma() { return dma_; }
   Shard* shard() { return shard_; }
   const Log& log() const { return log_; }
+  // Makes the files in the instance's directory say what its NICs are. At first before the shard
+  // starts, and so that who waits for the instance finds them; later by RefreshPaths, on the
+  // control thread, after something about a NIC has changed.
+  void ShowPaths(const std::vector<NicStatus>& nics);
+  void RefreshPaths();
+
   // Before Run; nullptr: no NIC has a network.
   void SetTaps(NetworkTaps* taps) { taps_ = taps; }
   NetworkTaps* taps() { return taps_; }
@@ -119,6 +126,7 @@ class ControlServer {
   boost::asio::io_context io_{1};
   boost::asio::signal_set signals_;
   InstanceSocket socket_;
+  PathTree paths_;
   boost::asio::posix::stream_descriptor listener_;
   NetworkTaps* taps_ = nullptr;
   boost::asio::steady_timer accept_pause_;

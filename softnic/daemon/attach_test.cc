@@ -18,6 +18,8 @@ TEST(Daemon, SaysReadyAndBindsPrivately) {
   struct stat st = {};
   ASSERT_EQ(stat((daemon.directory() + "/sock").c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 0777, 0600u);
+  const std::string files = daemon.directory() + "/paths/sys/class/infiniband/verbena0/node_guid";
+  EXPECT_EQ(access(files.c_str(), R_OK), 0) << "who waits for the daemon finds its NICs' files";
 }
 
 TEST(Daemon, TermUnlinksTheSocketAndTellsClients) {
@@ -30,6 +32,7 @@ TEST(Daemon, TermUnlinksTheSocketAndTellsClients) {
   EXPECT_EQ(client.status()->stopping.load(), 1u);
   EXPECT_TRUE(client.IsEnded());
   EXPECT_NE(access((daemon.directory() + "/sock").c_str(), F_OK), 0);
+  EXPECT_NE(access((daemon.directory() + "/paths").c_str(), F_OK), 0);
 }
 
 TEST(Daemon, RefusesInPlainWords) {

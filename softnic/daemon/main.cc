@@ -103,8 +103,9 @@ int Serve(const DaemonOptions& options) {
   std::string error = server.Open();
   if (error.empty()) error = networks.Attach(&device, &shard);
   if (!error.empty()) return Fail(options, error);
-  networks.Watch(server.io(), log);
+  networks.Watch(server.io(), log, [&server] { server.RefreshPaths(); });
   server.SetTaps(networks.taps());
+  server.ShowPaths(device.ListNicStatuses());
   shard.Start();
   TellReady(options);
   server.Run();

@@ -94,6 +94,8 @@ struct NicStatus {
   std::vector<Gid> gids;  // by index; zero: empty
   uint32_t active_mtu_bytes = 0;
   bool is_up = true;
+  shm::QueryDeviceReply device_attributes = {};
+  shm::QueryPortReply port_attributes = {};
   std::string network;  // its port's name; empty: reaches NICs of its instance only
   Refusals refusals;
   uint32_t qkey_violations = 0;

@@ -38,6 +38,8 @@ std::vector<NicStatus> DeviceCore::ListNicStatuses() const {
     }
     status.active_mtu_bytes = nic->config().mtu_bytes;
     status.is_up = nic->is_up;
+    nic->DescribeDevice(&status.device_attributes);
+    nic->DescribePort(&status.port_attributes);
     status.refusals = nic->refusals;
     status.qkey_violations = nic->qkey_violations;
     status.wire = nic->wire;

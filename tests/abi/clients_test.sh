@@ -6,9 +6,9 @@ directory=$(dirname "$(readlink -f "$library")")
 failed=0 checked=0 skipped=""
 
 check() {
-  # Python modules find the interpreter's symbols only inside it.
+  # Python modules find the interpreter's symbols only inside it, and Open MPI's those of its core.
   bad=$(LD_LIBRARY_PATH=$directory ldd -r "$1" 2>&1 |
-    grep -E 'undefined symbol|not found|not defined' | grep -vE 'undefined symbol: _?Py' || true)
+    grep -E 'undefined symbol|not found|not defined' | grep -vE 'undefined symbol: (_?Py|(opal|orte|mca)_)' || true)
   if [ -n "$bad" ]; then
     echo "FAILED: $1"
     echo "$bad"

@@ -191,9 +191,8 @@ def domains(case, batches):
                times["with_ns"], "ns", "the same without thread domains", times["without_ns"])
 
 
-def main():
-    kind, rounds = sys.argv[1], int(sys.argv[2])
-    harness.need_programs("reference")
+def run_case(function):
+    """Carries out function(case); the exit code."""
     harness.become_subreaper()
     root = harness.make_log_root()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before its time"))
@@ -201,8 +200,7 @@ def main():
     case_dir.mkdir()
     case = harness.Case(case_dir)
     try:
-        benches = {"latency": latency, "bandwidth": bandwidth, "wire": wire, "domains": domains}
-        benches[kind](case, rounds)
+        function(case)
     except (harness.Failure, subprocess.SubprocessError) as failure:
         print(failure, file=sys.stderr)
         return 1
@@ -210,6 +208,13 @@ def main():
         case.end_everything()
         harness.remove_tree(root)
     return 0
+
+
+def main():
+    kind, rounds = sys.argv[1], int(sys.argv[2])
+    harness.need_programs("reference")
+    benches = {"latency": latency, "bandwidth": bandwidth, "wire": wire, "domains": domains}
+    return run_case(lambda case: benches[kind](case, rounds))
 
 
 if __name__ == "__main__":

@@ -31,8 +31,7 @@ constexpr CommandRow kCommands[] = {
     {Command::kDevices, "devices", "devices [--json]", "List the NICs and their addresses.", ""},
     {Command::kShow, "show", "show KIND [--json]",
      "List objects: cmd, session, pd, mr, cq, qp, srq, ah, channel, mw, dm.", ""},
-    {Command::kEnv, "env", "env [--dma=MODE]",
-     "Print exports for a shell: eval \"$(verbena env)\".",
+    {Command::kEnv, "env", "env [options]", "Print exports for a shell: eval \"$(verbena env)\".",
      "Afterwards programs started from that shell use Verbena; the first one that asks for "
      "devices\n"
      "starts the instance (VERBENA_AUTOSTART=0 turns that off)."},
@@ -71,7 +70,8 @@ enum class OptionId {
   kEventNic,
   kEventQp,
   kEventCq,
-  kEventSrq
+  kEventSrq,
+  kNoPaths
 };
 
 struct OptionRow {
@@ -101,6 +101,8 @@ constexpr OptionRow kOptions[] = {
      "an instance of its own that ends with CMD"},
     {OptionId::kDma, "--dma", "MODE", Bit(Command::kRun) | Bit(Command::kEnv),
      "how the NIC reaches CMD's memory: process, mapped, assisted or auto (docs/cli.md)"},
+    {OptionId::kNoPaths, "--no-paths", "", Bit(Command::kRun) | Bit(Command::kEnv),
+     "without LD_PRELOAD, which shows the NICs in /sys and /dev (docs/ucx-and-mpi.md)"},
     {OptionId::kNamePrefix, "--name-prefix", "NAME", Bit(Command::kRun) | Bit(Command::kUp),
      "device names, for a new instance: NAME0, NAME1, ... (default verbena)"},
     {OptionId::kForeground, "--foreground", "", Bit(Command::kUp),
@@ -279,6 +281,9 @@ bool ApplyOption(const OptionRow& option, const std::string& value, Arguments* o
       return ParseLimit(value, out, error);
     case OptionId::kPrivate:
       out->private_instance = true;
+      return true;
+    case OptionId::kNoPaths:
+      out->no_paths = true;
       return true;
     case OptionId::kForeground:
       out->foreground = true;

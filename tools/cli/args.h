@@ -44,6 +44,7 @@ struct Arguments {
   bool has_own_nics = false;         // --nic was given; the specs are in `set`
   bool private_instance = false;     // --private
   std::string dma;                   // --dma, empty: as the library chooses
+  bool no_paths = false;             // --no-paths
   std::string name_prefix;           // --name-prefix, empty: the daemon's default
   bool foreground = false;           // --foreground
   bool json = false;                 // --json

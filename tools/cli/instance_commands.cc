@@ -112,6 +112,13 @@ int Environment(const Arguments& arguments) {
   if (!LibraryDirectory(&libraries, &error)) return Fail(error);
   const std::string path = PrependPath(libraries, ::getenv("LD_LIBRARY_PATH"));
   std::printf("export LD_LIBRARY_PATH=%s\n", Quote(path).c_str());
+  const std::string preload =
+      arguments.no_paths ? "" : PreloadWithPaths(libraries, "", ::getenv("LD_PRELOAD"));
+  if (!preload.empty()) {
+    std::printf("export LD_PRELOAD=%s\n", Quote(preload).c_str());
+    const std::string asan_options = AllowPreload(::getenv("ASAN_OPTIONS"));
+    std::printf("export ASAN_OPTIONS=%s\n", Quote(asan_options).c_str());
+  }
   if (const char* instance = ::getenv("VERBENA_INSTANCE")) {
     std::printf("export VERBENA_INSTANCE=%s\n", Quote(instance).c_str());
   }

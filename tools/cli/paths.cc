@@ -9,11 +9,14 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <optional>
+#include <system_error>
 #include <vector>
 
 #include "core/client/instance.h"
+#include "tools/cli/elf_check.h"
 
 namespace verbena::cli {
 namespace {
@@ -94,6 +97,29 @@ std::string PrependPath(const std::string& directory, const char* value) {
   return directory + ":" + old;
 }
 
+std::string PreloadWithPaths(const std::string& libraries, const std::string& program,
+                             const char* value) {
+  const std::string library = libraries + "/libverbena-paths.so";
+  // What separates the list's entries can't be in one.
+  if (::access(library.c_str(), R_OK) != 0 || library.find_first_of(": ") != std::string::npos) {
+    return "";
+  }
+  if (!program.empty()) {
+    const ElfFacts facts = ReadElf(program);
+    if (facts.is_elf && !facts.is_64_bit) return "";
+  }
+  const std::string old = value == nullptr ? "" : value;
+  if (old.empty()) return library;
+  return old.find(library) == std::string::npos ? old + ":" + library : old;
+}
+
+std::string AllowPreload(const char* asan_options) {
+  constexpr char kAllowed[] = "verify_asan_link_order=0";
+  const std::string old = asan_options == nullptr ? "" : asan_options;
+  if (old.empty()) return kAllowed;
+  return old.rfind(kAllowed, 0) == 0 ? old : std::string(kAllowed) + ":" + old;
+}
+
 std::string DirectoryProblem(int error) {
   const char* chosen = ::getenv("VERBENA_INSTANCE");
   const std::string which =
@@ -125,6 +151,8 @@ bool CreatePrivateDirectory(std::string* directory, std::string* error) {
 }
 
 void RemoveInstanceDirectory(const std::string& directory) {
+  std::error_code ignored;  // rmdir fails then
+  std::filesystem::remove_all(directory + "/paths", ignored);
   for (const std::string& name : Entries(directory)) ::unlink((directory + "/" + name).c_str());
   ::rmdir(directory.c_str());
 }

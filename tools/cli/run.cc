@@ -137,6 +137,12 @@ int RunProgram(const Arguments& arguments) {
   child.argv = arguments.program;
   child.environment.emplace_back("LD_LIBRARY_PATH",
                                  PrependPath(libraries, ::getenv("LD_LIBRARY_PATH")));
+  const std::string preload =
+      arguments.no_paths ? "" : PreloadWithPaths(libraries, child.path, ::getenv("LD_PRELOAD"));
+  if (!preload.empty()) {
+    child.environment.emplace_back("LD_PRELOAD", preload);
+    child.environment.emplace_back("ASAN_OPTIONS", AllowPreload(::getenv("ASAN_OPTIONS")));
+  }
   if (!arguments.dma.empty()) {
     child.environment.emplace_back("VERBENA_DMA", arguments.dma);
   } else if (const char* dma = ::getenv("VERBENA_DMA"); dma != nullptr && *dma != '\0') {

@@ -121,6 +121,12 @@ def up_run_down(case):
     for namespace, addresses in ((left, ADDRESSES[0]), (right, ADDRESSES[1])):
         case.run(namespace.enter([VERBENA, "up", "--nic", f"ip={addresses[0]},ip={addresses[1]}"]),
                  15, env=env)
+        # The library that shows the NICs in /sys finds the default instance, too.
+        gid = case.run(namespace.enter([VERBENA, "run", "--", "cat",
+                                        "/sys/class/infiniband/verbena0/ports/1/gids/1"]), 15,
+                       env=env).out
+        check(gid.endswith(":ffff:%02x%02x:%02x%02x\n" % tuple(map(int, addresses[0].split(".")))),
+              f"GID 1 of {addresses[0]} in /sys is {gid}")
     port = free_port()
     common = [VERBENA, "run", "--", "ib_write_bw", "-F", "-x", "1", "-n", "500", "-p", str(port)]
     server = case.spawn(left.enter(common), env=env, name="server")
