@@ -64,7 +64,8 @@ constexpr uint32_t kPartsMax = 64;
 pthread_mutex_t payload_lock = PTHREAD_MUTEX_INITIALIZER;
 PayloadFile* files = nullptr;           // never freed: what was converted stays
 Registration* registrations = nullptr;  // with bytes that are not shared
-bool are_fork_handlers_registered = false;
+bool has_fork_handlers = false;
+bool has_malloc_of_libc = false;
 int fork_pipe[2] = {-1, -1};
 
 // --- what is where -------------------------------------------------------------------------------
@@ -77,6 +78,7 @@ struct Part {
 };
 
 struct Scan {
+  ForkCode fork_code;
   Part parts[kPartsMax];
   uint32_t count = 0;
   bool has_aio = false;  // the kernel may be writing to any page
@@ -112,6 +114,30 @@ void AddPart(Scan* scan, const Part& part) {
   }
 }
 
+// Without what a child writes to while it still shares it.
+void AddConvertible(Scan* scan, Part part) {
+  while (part.begin < part.end) {
+    const Range* next = nullptr;
+    for (uint32_t i = 0; i < scan->fork_code.count; ++i) {
+      const Range& range = scan->fork_code.ranges[i];
+      if (range.begin < part.end && part.begin < range.end &&
+          (next == nullptr || range.begin < next->begin)) {
+        next = &range;
+      }
+    }
+    Part head = part;
+    if (next != nullptr) head.end = std::max(part.begin, next->begin);
+    if (head.begin < head.end) AddPart(scan, head);
+    if (next == nullptr) return;
+    Part held = part;
+    held.begin = head.end;
+    held.end = std::min(part.end, next->end);
+    held.is_convertible = false;
+    AddPart(scan, held);
+    part.begin = held.end;
+  }
+}
+
 // What is shared already counts to its last byte; what may be converted, in [begin, end).
 void ScanMappings(PayloadFile* file, const Registration& range, uintptr_t begin, uintptr_t end,
                   Scan* scan) {
@@ -130,8 +156,13 @@ void ScanMappings(PayloadFile* file, const Registration& range, uintptr_t begin,
     const uintptr_t from = std::max(mapping.begin, is_shared ? range.begin : begin);
     const uintptr_t to = std::min(mapping.end, is_shared ? range.end : end);
     if (from >= to) continue;
-    AddPart(scan, {from, to, is_shared, owner != file && IsConvertible(mapping, owner),
-                   mapping.offset + (from - mapping.begin)});
+    const Part part = {from, to, is_shared, owner != file && IsConvertible(mapping, owner),
+                       mapping.offset + (from - mapping.begin)};
+    if (part.is_convertible) {
+      AddConvertible(scan, part);
+    } else {
+      AddPart(scan, part);
+    }
   }
   scan->is_whole = maps.IsAtEnd();  // what was not seen is taken for unmapped
 }
@@ -355,6 +386,13 @@ void AfterForkInChild() {
   pthread_mutex_init(&payload_lock, nullptr);
 }
 
+// As the library is loaded: handlers that are registered later, our sessions' and the program's,
+// run in a child whose memory is its own.
+__attribute__((constructor)) void OnLoad() {
+  has_malloc_of_libc = HasMallocOfLibc();
+  has_fork_handlers = pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild) == 0;
+}
+
 void Link(Registration* registration) {
   registration->previous = nullptr;
   registration->next = registrations;
@@ -380,7 +418,7 @@ Registration::~Registration() {
   if (registrations == this) registrations = next;
 }
 
-bool internal::MayConvert() { return IsSingleThreaded() && !HasZeroingAllocator(); }
+bool internal::MayConvert() { return has_malloc_of_libc && IsSingleThreaded(); }
 
 int internal::AdoptPayload(uint64_t id, int fd, PayloadFile** out) {
   auto* file = new (std::nothrow) PayloadFile();
@@ -395,14 +433,11 @@ int internal::AdoptPayload(uint64_t id, int fd, PayloadFile** out) {
   file->fd = fd;
   file->sessions = 1;
   ScopedLock lock(&payload_lock);
-  if (!are_fork_handlers_registered) {
-    // Without them a child would write to its parent's memory: rather nothing is shared.
-    if (pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild) != 0) {
-      close(fd);
-      delete file;
-      return ENOMEM;
-    }
-    are_fork_handlers_registered = true;
+  if (!has_fork_handlers) {
+    // A child would write to its parent's memory: rather nothing is shared.
+    close(fd);
+    delete file;
+    return ENOMEM;
   }
   file->next = files;
   files = file;
@@ -445,12 +480,13 @@ int internal::ShareRange(PayloadFile* file, Sharing sharing, Registration* regis
   request->payload = file == nullptr ? 0 : file->id;
   registration->begin = from;
   registration->end = to;
+  Scan scan;
+  FindForkCode(&scan.fork_code);  // before the lock: the loader's is taken there
   ScopedLock lock(&payload_lock);
   // Slots that are full may be those of memory that is gone: one look tells.
   const bool may_convert = file != nullptr && begin < end && file->live_slots <= slots_max &&
                            (is_forced || MayConvert());
   if ((may_convert || (file != nullptr && MayBeShared(*file, from, to))) && IsOurs(*file)) {
-    Scan scan;
     ScanMappings(file, *registration, begin, end, &scan);
     if (may_convert) {
       if (scan.is_whole && IsSingleThreaded()) CollectSlots(file);
