@@ -16,6 +16,7 @@
 #include <new>
 
 #include "core/client/maps_reader.h"
+#include "core/client/memory_flags.h"
 #include "core/client/no_cancel.h"
 #include "core/client/process_traits.h"
 #include "core/client/scoped_lock.h"
@@ -296,15 +297,56 @@ bool IsInUse(const Part& part) {
   return false;
 }
 
+// What a new mapping would not be like is not to be converted. False: it can't be told.
+bool KeepPlain(Scan* scan) {
+  JudgedRange ranges[kPartsMax];
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < scan->count; ++i) {
+    ranges[count].begin = scan->parts[i].begin;
+    ranges[count].end = scan->parts[i].end;
+    count += scan->parts[i].is_convertible ? 1 : 0;
+  }
+  if (!JudgeRanges(ranges, count)) return false;
+  for (uint32_t i = 0, k = 0; i < scan->count; ++i) {
+    if (scan->parts[i].is_convertible) scan->parts[i].is_convertible = ranges[k++].is_plain;
+  }
+  return true;
+}
+
+// Whether malloc has a mapping of its own from here on: the word before a block says so, and sizes
+// of pages. A word of the program's that looks alike does no harm.
+bool BeginsBlock(uintptr_t page) {
+  constexpr uint64_t kFlags = 7, kIsMapped = 2;
+  const auto* words = reinterpret_cast<const volatile uint64_t*>(page);
+  return (words[1] & kFlags) == kIsMapped && words[1] > kPageBytes &&
+         (words[1] & ~kFlags) % kPageBytes == 0 && words[0] < kPageBytes;
+}
+
+// Each block goes to a slot of its own: realloc enlarges its mapping, and would find in the file
+// what follows there. False: there are too many.
+bool SplitAtBlock(Scan* scan, uint32_t index) {
+  const Part part = scan->parts[index];
+  uintptr_t page = part.begin + kPageBytes;
+  while (page < part.end && !BeginsBlock(page)) page += kPageBytes;
+  if (page >= part.end) return true;
+  if (scan->count == kPartsMax) return false;
+  std::copy_backward(scan->parts + index, scan->parts + scan->count, scan->parts + scan->count + 1);
+  ++scan->count;
+  scan->parts[index].end = page;
+  scan->parts[index + 1].begin = page;
+  scan->parts[index + 1].offset += page - part.begin;
+  return true;
+}
+
 void ConvertParts(PayloadFile* file, Sharing sharing, Scan* scan) {
   const bool is_any_convertible = std::any_of(scan->parts, scan->parts + scan->count,
                                               [](const Part& part) { return part.is_convertible; });
   if (!is_any_convertible) return;
   const bool is_bound = scan->has_aio || HasPinnedPages() || HasLockedPages();
-  if (is_bound && sharing == Sharing::kWhereSafe) return;
+  if (sharing == Sharing::kWhereSafe && (is_bound || !KeepPlain(scan))) return;
   for (uint32_t i = 0; i < scan->count; ++i) {
     Part& part = scan->parts[i];
-    if (part.is_convertible && !IsInUse(part)) Convert(file, &part);
+    if (part.is_convertible && !IsInUse(part) && SplitAtBlock(scan, i)) Convert(file, &part);
   }
 }
 
@@ -490,7 +532,7 @@ int internal::ShareRange(PayloadFile* file, Sharing sharing, Registration* regis
     ScanMappings(file, *registration, begin, end, &scan);
     if (may_convert) {
       if (scan.is_whole && IsSingleThreaded()) CollectSlots(file);
-      ConvertParts(file, sharing, &scan);
+      if (file->live_slots < slots_max) ConvertParts(file, sharing, &scan);
     }
     for (uint32_t i = 0; i < scan.count; ++i) AddPiece(scan.parts[i], from, to, request);
   }

@@ -33,9 +33,14 @@ bool IsIoUring(int directory, const char* name) {
 }
 
 constexpr uintptr_t kPageBytes = 4096;
-// Of the calling thread: static TLS, of all libraries together, and libc's record of it.
-constexpr uintptr_t kThreadLocalBytes = 16 * 1024;
-constexpr uintptr_t kThreadRecordBytes = 4096;
+// libc's record of a thread, at its pointer.
+constexpr uintptr_t kThreadRecordBytes = 2304;
+
+void AddPages(ForkCode* code, uintptr_t begin, uintptr_t bytes) {
+  if (code->count == std::size(code->ranges) || bytes == 0) return;
+  code->ranges[code->count++] = {begin & ~(kPageBytes - 1),
+                                 (begin + bytes + kPageBytes - 1) & ~(kPageBytes - 1)};
+}
 
 bool Holds(const dl_phdr_info& info, uintptr_t address) {
   for (int i = 0; i < info.dlpi_phnum; ++i) {
@@ -120,22 +125,20 @@ bool HasMallocOfLibc() {
 }
 
 void FindForkCode(ForkCode* out) {
-  const auto thread = reinterpret_cast<uintptr_t>(__builtin_thread_pointer());
-  out->ranges[0] = {(thread - kThreadLocalBytes) & ~(kPageBytes - 1),
-                    (thread + kThreadRecordBytes + kPageBytes - 1) & ~(kPageBytes - 1)};
-  out->count = 1;
+  out->count = 0;
+  AddPages(out, reinterpret_cast<uintptr_t>(__builtin_thread_pointer()), kThreadRecordBytes);
   dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void* found) {
+      [](dl_phdr_info* info, size_t bytes, void* found) {
         const bool is_own = Holds(*info, reinterpret_cast<uintptr_t>(&FindForkCode));
         if (!is_own && !IsNamed(*info, "libc.so") && !IsNamed(*info, "ld-linux")) return 0;
         auto* code = static_cast<ForkCode*>(found);
-        for (int i = 0; i < info->dlpi_phnum && code->count < std::size(code->ranges); ++i) {
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
           const ElfW(Phdr)& part = info->dlpi_phdr[i];
-          if (part.p_type != PT_LOAD || (part.p_flags & PF_W) == 0) continue;
-          const uintptr_t begin = info->dlpi_addr + part.p_vaddr;
-          code->ranges[code->count++] = {
-              begin & ~(kPageBytes - 1),
-              (begin + part.p_memsz + kPageBytes - 1) & ~(kPageBytes - 1)};
+          if (part.p_type == PT_LOAD && (part.p_flags & PF_W) != 0) {
+            AddPages(code, info->dlpi_addr + part.p_vaddr, part.p_memsz);
+          } else if (part.p_type == PT_TLS && bytes >= sizeof(*info)) {
+            AddPages(code, reinterpret_cast<uintptr_t>(info->dlpi_tls_data), part.p_memsz);
+          }
         }
         return 0;
       },

@@ -21,7 +21,7 @@ struct Range {
 // Pages to which a forked child writes before it runs its first handler: the kernel sets its
 // thread's id there, libc resets its locks; and those of this library, whose handler that is.
 struct ForkCode {
-  Range ranges[8];
+  Range ranges[12];
   uint32_t count = 0;
 };
 // Takes the loader's lock: not while a lock is held that is taken within dlopen(3), too.

@@ -31,9 +31,13 @@ constexpr size_t kBlocksMax = 24;
 constexpr size_t kAreasMax = 12;
 constexpr size_t kPagesMax = 200;
 
-// Pages of the program's own mapping.
+// Pages of the program's own mapping, between two that nobody may use: a region reaches over one
+// area alone (docs/mapped-memory.md says what becomes of one over several).
 struct Area : Block {
   bool is_writable = true;
+  size_t room = 0;  // between those two
+
+  uint8_t* base() const { return at - kPageBytes; }
 };
 
 class Mixes {
@@ -116,7 +120,7 @@ class Mixes {
     areas_.push_back(area);
   }
   void EndArea(size_t index) {
-    if (munmap(areas_[index].at, areas_[index].bytes) != 0) Fail("munmap");
+    Release(areas_[index]);
     areas_[index] = areas_.back();
     areas_.pop_back();
   }
@@ -163,11 +167,7 @@ class Mixes {
   void Resize(Area* area) {
     const size_t bytes = kPageBytes * random_.Between(1, kPagesMax);
     const size_t kept = std::min(bytes, area->bytes);
-    // Of several mappings, some of them made writable at another time, it can't be.
-    void* at = mremap(area->at, area->bytes, bytes, MREMAP_MAYMOVE);
-    if (at == MAP_FAILED) return;
-    area->at = static_cast<uint8_t*>(at);
-    area->bytes = bytes;
+    if (!MoveTo(area, bytes)) return;
     area->Check("an area of another size", kept);
     if (area->is_writable) {
       area->Fill();
@@ -177,15 +177,21 @@ class Mixes {
     }
   }
   void Move(Area* area) {
-    void* to = mmap(nullptr, area->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (to == MAP_FAILED) Fail("no memory");
-    void* at = mremap(area->at, area->bytes, area->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to);
-    if (at == MAP_FAILED) {  // of several mappings
-      munmap(to, area->bytes);
-      return;
+    if (MoveTo(area, area->bytes)) area->Check("an area that was moved");
+  }
+  // False: of several mappings, as parts were shared at different times, it can't be.
+  static bool MoveTo(Area* area, size_t bytes) {
+    const Area old = *area;
+    area->room = bytes;
+    area->at = Reserve(bytes);
+    if (mremap(old.at, old.bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, area->at) == MAP_FAILED) {
+      Release(*area);
+      *area = old;
+      return false;
     }
-    area->at = static_cast<uint8_t*>(at);
-    area->Check("an area that was moved");
+    Release(old);
+    area->bytes = bytes;
+    return true;
   }
   void CutOff(Area* area) {
     const size_t pages = area->bytes / kPageBytes;
