@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -97,6 +98,7 @@ struct State {
 };
 
 State state;
+std::atomic<bool> is_ending{false};
 Random* random_numbers = nullptr;
 alignas(Random) char random_space[sizeof(Random)];
 thread_local bool is_inside __attribute__((tls_model("initial-exec"))) = false;
@@ -661,11 +663,12 @@ void* RunThread(void*) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, nullptr);
   is_inside = true;
-  for (;;) {
+  while (!is_ending.load()) {
     const timespec pause = {0, static_cast<long>(state.every) * 1000};
     nanosleep(&pause, nullptr);  // the pace of the test
     Step();
   }
+  return nullptr;
 }
 
 // The child has its parent's regions no more, and draws other numbers.
@@ -709,7 +712,14 @@ __attribute__((constructor)) void Begin() {
   pthread_create(&state.thread, nullptr, RunThread, nullptr);
 }
 
-__attribute__((destructor)) void End() { Report(); }
+// The library's own end comes after.
+__attribute__((destructor)) void End() {
+  if (how == How::kBeside || how == How::kParking) {
+    is_ending.store(true);
+    pthread_join(state.thread, nullptr);
+  }
+  Report();
+}
 
 }  // namespace
 

@@ -15,7 +15,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/integration"))
 
-from harness import PROGRAMS, PYTHON, NotHere, Spec, check, free_port, wait_for  # noqa: E402,I001
+from harness import (NotHere, PROGRAMS, PYTHON, Spec, check, free_port, is_listening,  # noqa: E402
+                     wait_for)
 
 HERE = ROOT / "tests/remap"
 DAMAGE, DIFFERENCE = 3, 97  # exit codes of tests/remap/blocks.h and agent.h
@@ -23,6 +24,7 @@ LIMIT_S = 60
 LIBRARIES = pathlib.Path("/usr/lib/x86_64-linux-gnu")
 # What the agent does in a program, by its log.
 SUMS = ("steps", "registered", "compared", "bytes", "atomics", "blocks", "stops", "stop_failures")
+totals = dict.fromkeys(SUMS, 0)  # of all runs that came to their judgement
 
 
 class Run:
@@ -70,6 +72,8 @@ class Run:
         check(not any("no NIC" in e for e in self.entries()), "an agent had no NIC")
         entries = [e for e in self.entries() if "steps" in e]
         sums = {name: sum(e[name] for e in entries) for name in SUMS}
+        for name in SUMS:
+            totals[name] += sums[name]
         mapped = max((e["mapped_bytes"] for e in entries), default=0)
         self.instance.check_alive()
         moved = self.instance.status()["dma"]
@@ -123,17 +127,12 @@ def perftest(dma, how, every, converts):
         common = [need("ib_send_bw"), "-F", "-e", "-x", "0", "-p", str(port), "-s", "20000", "-n",
                   "3000"]
         server = case.spawn([*common, "-d", "verbena0"], name="server", env=run.env)
-        wait_for(lambda: run.case and is_listening(port), 20, "the server listens")
+        wait_for(lambda: is_listening(port), 20, "the server listens")
         client = case.spawn([*common, "-d", "verbena1", "127.0.0.1"], name="client", env=run.env)
         for side in (client, server):
             run.ended(side, side.wait(LIMIT_S))
         run.judge(converts)
     return case_function
-
-
-def is_listening(port):
-    import harness
-    return harness.is_listening(port)
 
 
 def ucx(transport, dma, every, converts):
@@ -186,7 +185,7 @@ def fio(engine, dma="auto", converts=None, options=()):
 def qemu(dma, how, every, converts):
     """A guest that boots and then checks its own memory."""
     def case_function(case, seed):
-        import guest_machine
+        import guest_machine  # it needs what makes guests (tests/interop)
         # All others its threads block.
         run = Run(case, seed, dma=dma, how=how, every=every, stop_signal=signal.SIGFPE)
         argv = guest_machine.command(case, need("qemu-system-x86_64"), seed)
@@ -196,7 +195,7 @@ def qemu(dma, how, every, converts):
     return case_function
 
 
-# Name, function of a case and a seed, seconds it may take, whether it is the gate's. `auto` where
+# Name, function of a case and a seed, whether it is the gate's. `auto` where
 # the rules of core/client/payload.cc decide, `mapped` where everything is converted.
 CASES = [
     ("malloc, auto", churn(), True),

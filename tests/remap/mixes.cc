@@ -108,12 +108,26 @@ class Mixes {
     }
   }
 
+  static uint8_t* Reserve(size_t room) {
+    void* base =
+        mmap(nullptr, room + 2 * kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) Fail("no memory");
+    return static_cast<uint8_t*>(base) + kPageBytes;
+  }
+  // Its pages are gone, their addresses stay the area's.
+  static void Forbid(uint8_t* at, size_t bytes) {
+    if (mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
+      Fail("mmap");
+    }
+  }
+  static void Release(const Area& area) {
+    if (munmap(area.base(), area.room + 2 * kPageBytes) != 0) Fail("munmap");
+  }
   void NewArea() {
     Area area;
-    area.bytes = kPageBytes * random_.Between(1, kPagesMax);
-    area.at = static_cast<uint8_t*>(
-        mmap(nullptr, area.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (area.at == MAP_FAILED) Fail("no memory");
+    area.room = area.bytes = kPageBytes * random_.Between(1, kPagesMax);
+    area.at = Reserve(area.room);
+    if (mprotect(area.at, area.bytes, PROT_READ | PROT_WRITE) != 0) Fail("no memory");
     CheckZero(area.at, area.bytes, "a new mapping");
     area.seed = random_.Next();
     area.Fill();
@@ -173,7 +187,7 @@ class Mixes {
       area->Fill();
     } else {
       area->bytes = kept;
-      if (kept < bytes) munmap(area->at + kept, bytes - kept);
+      if (kept < bytes) Forbid(area->at + kept, bytes - kept);
     }
   }
   void Move(Area* area) {
@@ -197,7 +211,7 @@ class Mixes {
     const size_t pages = area->bytes / kPageBytes;
     if (pages < 2) return;
     const size_t kept = kPageBytes * (1 + random_.Below(static_cast<uint32_t>(pages - 1)));
-    if (munmap(area->at + kept, area->bytes - kept) != 0) Fail("munmap");
+    Forbid(area->at + kept, area->bytes - kept);
     area->bytes = kept;
     area->Check("what is left of an area");
   }

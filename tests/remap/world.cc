@@ -18,7 +18,7 @@ uint64_t world_stops = 0, world_stop_failures = 0;
 namespace {
 
 constexpr uint32_t kThreadsMax = 512;
-constexpr int64_t kStopLimitNs = 200'000'000;
+constexpr int64_t kStopLimitNs = 2'000'000'000;
 
 std::atomic<int> stopped[kThreadsMax];  // by their ids
 std::atomic<uint32_t> stopped_count{0};
