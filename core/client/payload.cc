@@ -315,7 +315,7 @@ bool KeepPlain(Scan* scan) {
 
 // Whether malloc has a mapping of its own from here on: the word before a block says so, and sizes
 // of pages. A word of the program's that looks alike does no harm.
-bool BeginsBlock(uintptr_t page) {
+__attribute__((no_sanitize("address"))) bool BeginsBlock(uintptr_t page) {
   constexpr uint64_t kFlags = 7, kIsMapped = 2;
   const auto* words = reinterpret_cast<const volatile uint64_t*>(page);
   return (words[1] & kFlags) == kIsMapped && words[1] > kPageBytes &&

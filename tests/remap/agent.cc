@@ -20,107 +20,24 @@
 #include <cstring>
 #include <iterator>
 
-#include "core/client/maps_reader.h"
-#include "tests/conformance/connect_rc.h"
-#include "tests/programs/random.h"
+#include "tests/remap/state.h"
 #include "tests/remap/world.h"
 
 namespace verbena::remap {
 
+using client::Mapping;
+using programs::Random;
+
 How how = How::kOff;
 int64_t calls_until_step = 0;
+State state;
 
 namespace {
 
-using client::Mapping;
-using client::MapsReader;
-using programs::Random;
-
-constexpr uintptr_t kPageBytes = 4096;
-constexpr size_t kRangeBytesMax = 4 << 20;
-constexpr uint32_t kHeldMax = 24;
-constexpr uint32_t kRunsMax = 24;
-constexpr uint32_t kBlocksMax = 32;
-constexpr uint8_t kReadsMax = 4;
-constexpr uint32_t kRead = IBV_ACCESS_REMOTE_READ;
-constexpr uint32_t kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
-                          IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-constexpr int64_t kFlagLimitNs = 60'000'000'000;
-
-// Consecutive pages of the NIC's file, as a region had them when it was registered.
-struct Run {
-  uintptr_t begin, end;
-  uint64_t inode, offset;
-};
-
-struct Held {
-  ibv_mr* mr;
-  Run runs[kRunsMax];
-  uint32_t run_count;
-  bool is_odd;  // more runs than these
-};
-
-// The agent's own, in the program's heap: what is in it is known.
-struct Block {
-  uint8_t* at;
-  size_t bytes;
-  uint64_t seed;
-  ibv_mr* mr;
-};
-
-struct Counts {
-  uint64_t steps, registered, refused, deregistered, compared, bytes, atomics, blocks, stale,
-      flickers, errors, mapped_bytes_max, forks;
-};
-
-struct State {
-  pid_t pid;
-  bool is_open, is_broken, has_failed;  // a request has: not to be mended while the world stops
-  uint64_t seed, every;
-  bool is_forced;
-  ibv_context* context;
-  ibv_pd *pd, *unlocked_pd;
-  ibv_td* td;
-  ibv_cq *cq, *peer_cq;
-  ibv_qp *qp, *peer;
-  ibv_gid gid;
-  uint8_t* seen;      // what the NIC read
-  uint8_t* snapshot;  // what is there
-  uint64_t* flag;     // flag[0] is written by the NIC, from flag[1]
-  ibv_mr *seen_mr, *flag_mr;
-  Held held[kHeldMax];
-  uint32_t held_count;
-  Block blocks[kBlocksMax];
-  uint32_t block_count;
-  Counts counts;
-  char log[256];
-  pthread_t thread;
-};
-
-State state;
 std::atomic<bool> is_ending{false};
 Random* random_numbers = nullptr;
 alignas(Random) char random_space[sizeof(Random)];
 thread_local bool is_inside __attribute__((tls_model("initial-exec"))) = false;
-thread_local bool is_registering __attribute__((tls_model("initial-exec"))) = false;
-
-Random& Draw() { return *random_numbers; }
-
-int64_t NowNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
-
-void Append(const char* line) {
-  rlimit limit;
-  // Writing might be the death of who may write no files.
-  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY) return;
-  const int fd = open(state.log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) return;
-  (void)!write(fd, line, std::strlen(line));
-  close(fd);
-}
 
 const char* ProgramName() { return program_invocation_short_name; }
 
@@ -148,6 +65,31 @@ void ReportWith(const char* difference) {
   Append(line);
 }
 
+bool IsForcedMapped() {
+  const char* wanted = getenv("VERBENA_DMA");
+  return wanted != nullptr && std::strcmp(wanted, "mapped") == 0;
+}
+
+}  // namespace
+
+Random& Draw() { return *random_numbers; }
+
+int64_t NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+void Append(const char* line) {
+  rlimit limit;
+  // Writing might be the death of who may write no files.
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY) return;
+  const int fd = open(state.log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) return;
+  (void)!write(fd, line, std::strlen(line));
+  close(fd);
+}
+
 [[noreturn]] void Differ(const char* what) {
   ReportWith(what);
   if (IsWorldStopped()) LetWorldGo();
@@ -155,250 +97,7 @@ void ReportWith(const char* difference) {
   __builtin_trap();
 }
 
-// --- the NIC -------------------------------------------------------------------------------------
-
-bool IsForcedMapped() {
-  const char* wanted = getenv("VERBENA_DMA");
-  return wanted != nullptr && std::strcmp(wanted, "mapped") == 0;
-}
-
-ibv_mr* Register(void* at, size_t bytes, uint32_t access) {
-  is_registering = true;
-  ibv_mr* mr = ibv_reg_mr(state.pd, at, bytes, static_cast<int>(access));
-  const int saved = errno;
-  is_registering = false;
-  if (IsWorldStopped()) LetWorldGo();  // stopped by the hook of open(2)
-  errno = saved;
-  return mr;
-}
-
-ibv_qp* CreateQp() {
-  ibv_qp_init_attr attr = {};
-  attr.send_cq = state.cq;
-  attr.recv_cq = state.peer_cq;
-  attr.cap = {16, 1, 1, 1, 0};
-  attr.qp_type = IBV_QPT_RC;
-  return ibv_create_qp(state.unlocked_pd, &attr);
-}
-
-bool ConnectQps() {
-  state.qp = CreateQp();
-  state.peer = CreateQp();
-  if (state.qp == nullptr || state.peer == nullptr) return false;
-  return conformance::ConnectRc(state.qp, kAll, state.peer->qp_num, state.gid, 0, kReadsMax) == 0 &&
-         conformance::ConnectRc(state.peer, kAll, state.qp->qp_num, state.gid, 0, kReadsMax) == 0;
-}
-
-void* MapOwn(size_t bytes) {
-  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return at == MAP_FAILED ? nullptr : at;
-}
-
-bool OpenNic() {
-  int count = 0;
-  ibv_device** list = ibv_get_device_list(&count);
-  if (list == nullptr || count == 0) return false;
-  state.context = ibv_open_device(list[0]);
-  ibv_free_device_list(list);
-  if (state.context == nullptr) return false;
-  state.pd = ibv_alloc_pd(state.context);
-  state.cq = ibv_create_cq(state.context, 64, nullptr, nullptr, 0);
-  state.peer_cq = ibv_create_cq(state.context, 64, nullptr, nullptr, 0);
-  // Without locks, which the NIC might see held.
-  ibv_td_init_attr td_attr = {};
-  state.td = ibv_alloc_td(state.context, &td_attr);
-  if (state.pd == nullptr || state.cq == nullptr || state.peer_cq == nullptr ||
-      state.td == nullptr) {
-    return false;
-  }
-  ibv_parent_domain_init_attr domain = {};
-  domain.pd = state.pd;
-  domain.td = state.td;
-  state.unlocked_pd = ibv_alloc_parent_domain(state.context, &domain);
-  if (state.unlocked_pd == nullptr) return false;
-  if (state.seen == nullptr) {
-    state.seen = static_cast<uint8_t*>(MapOwn(kRangeBytesMax + 2 * kPageBytes));
-    state.snapshot = static_cast<uint8_t*>(MapOwn(kRangeBytesMax + 2 * kPageBytes));
-    state.flag = static_cast<uint64_t*>(MapOwn(kPageBytes));
-    if (state.seen == nullptr || state.snapshot == nullptr || state.flag == nullptr) return false;
-  }
-  std::memset(state.seen, 1, kRangeBytesMax + 2 * kPageBytes);
-  std::memset(state.snapshot, 1, kRangeBytesMax + 2 * kPageBytes);
-  state.seen_mr = Register(state.seen, kRangeBytesMax + kPageBytes, kAll);
-  state.flag_mr = Register(state.flag, 2 * sizeof(uint64_t), kAll);
-  if (state.seen_mr == nullptr || state.flag_mr == nullptr) return false;
-  return ibv_query_gid(state.context, 1, 0, &state.gid) == 0 && ConnectQps();
-}
-
-// A request failed, and with it the QPs. What completions say is of no interest any more.
-void Reconnect() {
-  state.has_failed = false;
-  ++state.counts.errors;
-  if (state.qp != nullptr) ibv_destroy_qp(state.qp);
-  if (state.peer != nullptr) ibv_destroy_qp(state.peer);
-  ibv_wc wc;
-  while (ibv_poll_cq(state.cq, 1, &wc) > 0 || ibv_poll_cq(state.peer_cq, 1, &wc) > 0) {
-  }
-  if (!ConnectQps()) state.is_broken = true;
-}
-
-ibv_send_wr Request(ibv_wr_opcode opcode, ibv_sge* sge, uint64_t remote, uint32_t rkey) {
-  ibv_send_wr wr = {};
-  wr.opcode = opcode;
-  wr.sg_list = sge;
-  wr.num_sge = 1;
-  wr.wr.rdma.remote_addr = remote;
-  wr.wr.rdma.rkey = rkey;
-  return wr;
-}
-
-// Carries one request out. When the NIC does so, and until it says by a flag in memory that it has,
-// nothing in this thread writes anywhere: what it reads stands still. So before the request there
-// is a message that nobody is ready for until all is posted. False: it failed.
-bool Execute(ibv_send_wr* request) {
-  const uint64_t number = state.flag[1] + 1;
-  state.flag[1] = number;
-  ibv_sge from = {reinterpret_cast<uint64_t>(&state.flag[1]), 8, state.flag_mr->lkey};
-  ibv_send_wr flag = Request(IBV_WR_RDMA_WRITE, &from, reinterpret_cast<uint64_t>(state.flag),
-                             state.flag_mr->rkey);
-  flag.send_flags = IBV_SEND_FENCE | IBV_SEND_SIGNALED;
-  request->next = &flag;
-  ibv_send_wr gate = Request(IBV_WR_SEND, nullptr, 0, 0);
-  gate.num_sge = 0;
-  gate.next = request;
-  ibv_send_wr* bad;
-  ibv_recv_wr go = {}, *bad_go;
-  ibv_wc wc;
-  while (ibv_poll_cq(state.peer_cq, 1, &wc) > 0) {
-  }
-  if (ibv_post_send(state.qp, &gate, &bad) != 0) return false;
-  if (ibv_post_recv(state.peer, &go, &bad_go) != 0) return false;
-  const int64_t end_ns = NowNs() + kFlagLimitNs;
-  for (uint32_t i = 0; __atomic_load_n(state.flag, __ATOMIC_ACQUIRE) != number; ++i) {
-    if (i < 100'000) {
-      __builtin_ia32_pause();
-      continue;
-    }
-    // Failed, or slow.
-    const int found = ibv_poll_cq(state.cq, 1, &wc);
-    if (found < 0 || (found == 1 && wc.status != IBV_WC_SUCCESS)) return false;
-    if (found == 1) return true;
-    if (NowNs() > end_ns) Differ("a request never completed");
-    i = 0;
-    syscall(SYS_sched_yield);
-  }
-  while (ibv_poll_cq(state.cq, 1, &wc) == 0) {
-  }
-  return wc.status == IBV_WC_SUCCESS;
-}
-
-// Has the NIC read [at, at + bytes), by a local or a remote key, to `seen`, where it is a few bytes
-// off so that nothing is aligned alike.
-bool NicReads(const ibv_mr* mr, uintptr_t at, size_t bytes, uint8_t** seen) {
-  *seen = state.seen + Draw().Below(64);
-  ibv_sge sge;
-  ibv_send_wr wr;
-  if (Draw().Percent(50)) {
-    sge = {at, static_cast<uint32_t>(bytes), mr->lkey};
-    wr = Request(IBV_WR_RDMA_WRITE, &sge, reinterpret_cast<uint64_t>(*seen), state.seen_mr->rkey);
-  } else {
-    sge = {reinterpret_cast<uint64_t>(*seen), static_cast<uint32_t>(bytes), state.seen_mr->lkey};
-    wr = Request(IBV_WR_RDMA_READ, &sge, at, mr->rkey);
-  }
-  return Execute(&wr);
-}
-
-// --- what is where -------------------------------------------------------------------------------
-
-bool IsPayload(const Mapping& mapping) {
-  return mapping.is_shared && std::strncmp(mapping.name, "/memfd:verbena-payload", 22) == 0;
-}
-
-bool Overlaps(const Mapping& mapping, const void* at, size_t bytes) {
-  const auto begin = reinterpret_cast<uintptr_t>(at);
-  return mapping.begin < begin + bytes && begin < mapping.end;
-}
-
-// Memory whose reading has no effect. Not the agent's own: it changes while it is compared.
-bool MayBePicked(const Mapping& mapping) {
-  if (!mapping.is_readable) return false;
-  int here;
-  if (Overlaps(mapping, &here, 1) || Overlaps(mapping, &state, sizeof(state)) ||
-      Overlaps(mapping, state.seen, kRangeBytesMax + 2 * kPageBytes) ||
-      Overlaps(mapping, state.snapshot, kRangeBytesMax + 2 * kPageBytes) ||
-      Overlaps(mapping, state.flag, kPageBytes)) {
-    return false;
-  }
-  if (IsPayload(mapping)) return true;
-  // A file may be cut off meanwhile, a device's memory may act.
-  return mapping.inode == 0 && !mapping.is_shared && mapping.name[0] != '(' &&
-         (mapping.name[0] == '\0' || std::strcmp(mapping.name, "[heap]") == 0 ||
-          std::strncmp(mapping.name, "[anon:", 6) == 0);
-}
-
-// One of the mappings, those with writable memory much rather than others.
-bool PickMapping(Mapping* out) {
-  MapsReader maps;
-  Mapping mapping;
-  uint32_t weight = 0;
-  uint64_t mapped_bytes = 0;
-  while (maps.IsOpen() && maps.Next(&mapping)) {
-    if (IsPayload(mapping)) mapped_bytes += mapping.end - mapping.begin;
-    if (!MayBePicked(mapping)) continue;
-    const uint32_t more = !mapping.is_writable ? 1 : mapping.name[0] == '[' ? 40 : 10;
-    weight += more;
-    if (Draw().Below(weight) < more) *out = mapping;
-  }
-  state.counts.mapped_bytes_max = std::max(state.counts.mapped_bytes_max, mapped_bytes);
-  return weight != 0;
-}
-
-// What of the range is in the NIC's file now. False: not all of it may be read.
-bool FindRuns(uintptr_t begin, uintptr_t end, Held* held) {
-  held->run_count = 0;
-  held->is_odd = false;
-  MapsReader maps;
-  Mapping mapping;
-  uintptr_t next = begin;
-  while (maps.IsOpen() && maps.Next(&mapping)) {
-    const uintptr_t from = std::max(mapping.begin, begin), to = std::min(mapping.end, end);
-    if (from >= to) continue;
-    if (from != next || !mapping.is_readable) return false;
-    next = to;
-    if (!IsPayload(mapping)) continue;
-    const Run run = {from, to, mapping.inode, mapping.offset + (from - mapping.begin)};
-    if (held->run_count == kRunsMax) {
-      held->is_odd = true;
-    } else {
-      held->runs[held->run_count++] = run;
-    }
-  }
-  return next == end;
-}
-
-// Whether what the NIC had mapped is where it was: what was unmapped, or mapped anew, it does not
-// follow, as no NIC does.
-bool IsWhereItWas(const Held& held) {
-  static Held now;
-  const auto begin = reinterpret_cast<uintptr_t>(held.mr->addr);
-  if (!FindRuns(begin, begin + held.mr->length, &now) || held.is_odd || now.is_odd) return false;
-  for (uint32_t i = 0; i < held.run_count; ++i) {
-    const Run& old = held.runs[i];
-    uintptr_t next = old.begin;
-    for (uint32_t k = 0; k < now.run_count; ++k) {
-      const Run& run = now.runs[k];
-      const uintptr_t from = std::max(run.begin, old.begin), to = std::min(run.end, old.end);
-      if (from >= to) continue;
-      if (from != next || run.inode != old.inode ||
-          run.offset - run.begin != old.offset - old.begin) {
-        return false;
-      }
-      next = to;
-    }
-    if (next != old.end) return false;
-  }
-  return true;
-}
+namespace {
 
 // --- steps ---------------------------------------------------------------------------------------
 
@@ -722,8 +421,6 @@ __attribute__((destructor)) void End() {
 }
 
 }  // namespace
-
-bool IsRegistering() { return is_registering; }
 
 // In a child of vfork nothing is done: its memory is its parent's. Nor within a call of the
 // library's: it may hold locks.
