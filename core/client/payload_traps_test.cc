@@ -141,8 +141,7 @@ TEST_F(PayloadTrap, TheThreadsOwnRecordStays) {
   });
 }
 
-// --- what the kernel and others do with it
-// --------------------------------------------------------
+// --- what the kernel and others do with it -------------------------------------------------------
 
 // What the documentation warns of: who takes advised memory for zeroed must not have it mapped.
 TEST_F(PayloadTrap, DontneedKeepsWhatIsShared) {
