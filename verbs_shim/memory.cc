@@ -26,7 +26,7 @@ int CheckAccess(uint32_t wanted) {
 
 // VERBENA_DMA asks for a backend. One that can't be had fails the registration, so that nobody
 // measures or tests another one unknowingly. *backend: 0 if the choice is ours. Who asks for
-// nothing gets no mapped memory: docs/known-limits.md says what programs may notice of it.
+// nothing gets no mapped memory: docs/mapped-memory.md says what programs may notice of it.
 int ChooseBackend(const shm::Welcome& welcome, uint32_t* backend) {
   const char* wanted = secure_getenv("VERBENA_DMA");
   *backend = shm::kDmaProcess;
