@@ -224,6 +224,18 @@ bool WriteAll(int fd, uint64_t offset, const void* from, size_t bytes) {
   return true;
 }
 
+// By the kernel's calls, too: programs that keep an eye on their mappings (UCX's cache of
+// registrations hooks libc's) would deregister what they find mapped over, while we hold a lock.
+// Nothing they could notice has happened.
+void* Map(void* at, size_t bytes, int protection, int flags, int fd, uint64_t offset) {
+  return reinterpret_cast<void*>(
+      syscall(SYS_mmap, at, bytes, protection, flags, fd, static_cast<off_t>(offset)));
+}
+void Unmap(void* at, size_t bytes) { syscall(SYS_munmap, at, bytes); }
+void Protect(void* at, size_t bytes, int protection) {
+  syscall(SYS_mprotect, at, bytes, protection);
+}
+
 // Likewise without memcpy. Precondition: whole pages.
 void CopyPages(void* to, const void* from, size_t bytes) {
   using Words = uint64_t __attribute__((vector_size(32), may_alias));
@@ -234,11 +246,10 @@ void CopyPages(void* to, const void* from, size_t bytes) {
 
 // A program may be forbidden files of such size (ulimit -f): writing would be its death by SIGXFSZ.
 bool CopyByMapping(int fd, uint64_t offset, const void* from, size_t bytes) {
-  void* to =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  void* to = Map(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
   if (to == MAP_FAILED) return false;
   CopyPages(to, from, bytes);
-  munmap(to, bytes);
+  Unmap(to, bytes);
   return true;
 }
 
@@ -276,8 +287,8 @@ bool Convert(PayloadFile* file, Part* part) {
   {
     AllSignalsBlocked blocked;
     is_done = CopyIn(file->fd, offset, at, bytes) &&
-              mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file->fd,
-                   static_cast<off_t>(offset)) != MAP_FAILED;
+              Map(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file->fd, offset) !=
+                  MAP_FAILED;
   }
   if (!is_done) {
     PunchSlot(*file, slot);
@@ -388,18 +399,17 @@ void MakePrivate(const Mapping& mapping) {
   const int protection = (mapping.is_readable ? PROT_READ : 0) |
                          (mapping.is_writable ? PROT_WRITE : 0) |
                          (mapping.is_executable ? PROT_EXEC : 0);
-  if (!mapping.is_readable) mprotect(at, bytes, PROT_READ);
-  void* copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (!mapping.is_readable) Protect(at, bytes, PROT_READ);
+  void* copy = Map(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (copy != MAP_FAILED) {
     CopyPages(copy, at, bytes);
-    mprotect(copy, bytes, protection);
-    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED) return;
-    munmap(copy, bytes);
+    Protect(copy, bytes, protection);
+    if (syscall(SYS_mremap, copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != -1) return;
+    Unmap(copy, bytes);
   }
   // No memory for a copy: at least what this process writes is its own.
   const PayloadFile* file = FileOf(mapping);
-  mmap(at, bytes, protection, MAP_PRIVATE | MAP_FIXED, file->fd,
-       static_cast<off_t>(mapping.offset));
+  Map(at, bytes, protection, MAP_PRIVATE | MAP_FIXED, file->fd, mapping.offset);
 }
 
 // Only async-signal-safe calls: the parent may have other threads.

@@ -1,6 +1,7 @@
 // The traps of docs/mapped-memory.md, a test each, that are not in payload_test.cc.
 #include <linux/io_uring.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -9,6 +10,19 @@
 #include <vector>
 
 #include "core/client/payload_fixture.h"
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define HOOKS_MMAP 1
+namespace {
+int hooked_calls = 0;
+}
+// As programs have it that want to know of every mapping (UCX).
+extern "C" void* mmap(void* at, size_t bytes, int protection, int flags, int fd,
+                      off_t offset) noexcept {
+  ++hooked_calls;
+  return reinterpret_cast<void*>(syscall(SYS_mmap, at, bytes, protection, flags, fd, offset));
+}
+#endif
 
 namespace verbena::client {
 namespace {
@@ -140,6 +154,24 @@ TEST_F(PayloadTrap, TheThreadsOwnRecordStays) {
     EXPECT_EQ(raise(0), 0) << "this thread's id is its own";
   });
 }
+
+#if defined(HOOKS_MMAP)
+// They would deregister what was mapped over, which waits for us.
+TEST_F(PayloadTrap, HooksOfMmapHearNothing) {
+  InChild([] {
+    File file;
+    std::byte* at = MapPages(8);
+    const int calls = hooked_calls;
+    ASSERT_GT(calls, 0);
+    ASSERT_EQ(SharedOf(file, at, 8 * kPage), 8 * kPage);
+    const rlimit small = {8 * kPage, 8 * kPage};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    std::byte* other = MapPages(8);
+    ASSERT_EQ(SharedOf(file, other, 8 * kPage), 8 * kPage);
+    EXPECT_EQ(hooked_calls, calls + 1) << "but for our own";
+  });
+}
+#endif
 
 // --- what the kernel and others do with it -------------------------------------------------------
 
