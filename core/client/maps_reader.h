@@ -17,7 +17,7 @@ struct Mapping {
   uint64_t offset = 0;
   uint64_t device = 0;  // major << 20 | minor; 0 with inode 0: anonymous
   uint64_t inode = 0;
-  char name[16] = {};  // its beginning
+  char name[24] = {};  // its beginning
 };
 
 class MapsReader {

@@ -16,6 +16,7 @@
 #include <new>
 
 #include "core/client/maps_reader.h"
+#include "core/client/memory_flags.h"
 #include "core/client/no_cancel.h"
 #include "core/client/process_traits.h"
 #include "core/client/scoped_lock.h"
@@ -64,7 +65,8 @@ constexpr uint32_t kPartsMax = 64;
 pthread_mutex_t payload_lock = PTHREAD_MUTEX_INITIALIZER;
 PayloadFile* files = nullptr;           // never freed: what was converted stays
 Registration* registrations = nullptr;  // with bytes that are not shared
-bool are_fork_handlers_registered = false;
+bool has_fork_handlers = false;
+bool has_malloc_of_libc = false;
 int fork_pipe[2] = {-1, -1};
 
 // --- what is where -------------------------------------------------------------------------------
@@ -77,6 +79,7 @@ struct Part {
 };
 
 struct Scan {
+  ForkCode fork_code;
   Part parts[kPartsMax];
   uint32_t count = 0;
   bool has_aio = false;  // the kernel may be writing to any page
@@ -112,6 +115,30 @@ void AddPart(Scan* scan, const Part& part) {
   }
 }
 
+// Without what a child writes to while it still shares it.
+void AddConvertible(Scan* scan, Part part) {
+  while (part.begin < part.end) {
+    const Range* next = nullptr;
+    for (uint32_t i = 0; i < scan->fork_code.count; ++i) {
+      const Range& range = scan->fork_code.ranges[i];
+      if (range.begin < part.end && part.begin < range.end &&
+          (next == nullptr || range.begin < next->begin)) {
+        next = &range;
+      }
+    }
+    Part head = part;
+    if (next != nullptr) head.end = std::max(part.begin, next->begin);
+    if (head.begin < head.end) AddPart(scan, head);
+    if (next == nullptr) return;
+    Part held = part;
+    held.begin = head.end;
+    held.end = std::min(part.end, next->end);
+    held.is_convertible = false;
+    AddPart(scan, held);
+    part.begin = held.end;
+  }
+}
+
 // What is shared already counts to its last byte; what may be converted, in [begin, end).
 void ScanMappings(PayloadFile* file, const Registration& range, uintptr_t begin, uintptr_t end,
                   Scan* scan) {
@@ -130,8 +157,13 @@ void ScanMappings(PayloadFile* file, const Registration& range, uintptr_t begin,
     const uintptr_t from = std::max(mapping.begin, is_shared ? range.begin : begin);
     const uintptr_t to = std::min(mapping.end, is_shared ? range.end : end);
     if (from >= to) continue;
-    AddPart(scan, {from, to, is_shared, owner != file && IsConvertible(mapping, owner),
-                   mapping.offset + (from - mapping.begin)});
+    const Part part = {from, to, is_shared, owner != file && IsConvertible(mapping, owner),
+                       mapping.offset + (from - mapping.begin)};
+    if (part.is_convertible) {
+      AddConvertible(scan, part);
+    } else {
+      AddPart(scan, part);
+    }
   }
   scan->is_whole = maps.IsAtEnd();  // what was not seen is taken for unmapped
 }
@@ -192,6 +224,18 @@ bool WriteAll(int fd, uint64_t offset, const void* from, size_t bytes) {
   return true;
 }
 
+// By the kernel's calls, too: programs that keep an eye on their mappings (UCX's cache of
+// registrations hooks libc's) would deregister what they find mapped over, while we hold a lock.
+// Nothing they could notice has happened.
+void* Map(void* at, size_t bytes, int protection, int flags, int fd, uint64_t offset) {
+  return reinterpret_cast<void*>(
+      syscall(SYS_mmap, at, bytes, protection, flags, fd, static_cast<off_t>(offset)));
+}
+void Unmap(void* at, size_t bytes) { syscall(SYS_munmap, at, bytes); }
+void Protect(void* at, size_t bytes, int protection) {
+  syscall(SYS_mprotect, at, bytes, protection);
+}
+
 // Likewise without memcpy. Precondition: whole pages.
 void CopyPages(void* to, const void* from, size_t bytes) {
   using Words = uint64_t __attribute__((vector_size(32), may_alias));
@@ -202,11 +246,10 @@ void CopyPages(void* to, const void* from, size_t bytes) {
 
 // A program may be forbidden files of such size (ulimit -f): writing would be its death by SIGXFSZ.
 bool CopyByMapping(int fd, uint64_t offset, const void* from, size_t bytes) {
-  void* to =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  void* to = Map(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
   if (to == MAP_FAILED) return false;
   CopyPages(to, from, bytes);
-  munmap(to, bytes);
+  Unmap(to, bytes);
   return true;
 }
 
@@ -244,8 +287,8 @@ bool Convert(PayloadFile* file, Part* part) {
   {
     AllSignalsBlocked blocked;
     is_done = CopyIn(file->fd, offset, at, bytes) &&
-              mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file->fd,
-                   static_cast<off_t>(offset)) != MAP_FAILED;
+              Map(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file->fd, offset) !=
+                  MAP_FAILED;
   }
   if (!is_done) {
     PunchSlot(*file, slot);
@@ -265,15 +308,56 @@ bool IsInUse(const Part& part) {
   return false;
 }
 
+// What a new mapping would not be like is not to be converted. False: it can't be told.
+bool KeepPlain(Scan* scan) {
+  JudgedRange ranges[kPartsMax];
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < scan->count; ++i) {
+    ranges[count].begin = scan->parts[i].begin;
+    ranges[count].end = scan->parts[i].end;
+    count += scan->parts[i].is_convertible ? 1 : 0;
+  }
+  if (!JudgeRanges(ranges, count)) return false;
+  for (uint32_t i = 0, k = 0; i < scan->count; ++i) {
+    if (scan->parts[i].is_convertible) scan->parts[i].is_convertible = ranges[k++].is_plain;
+  }
+  return true;
+}
+
+// Whether malloc has a mapping of its own from here on: the word before a block says so, and sizes
+// of pages. A word of the program's that looks alike does no harm.
+__attribute__((no_sanitize("address"))) bool BeginsBlock(uintptr_t page) {
+  constexpr uint64_t kFlags = 7, kIsMapped = 2;
+  const auto* words = reinterpret_cast<const volatile uint64_t*>(page);
+  return (words[1] & kFlags) == kIsMapped && words[1] > kPageBytes &&
+         (words[1] & ~kFlags) % kPageBytes == 0 && words[0] < kPageBytes;
+}
+
+// Each block goes to a slot of its own: realloc enlarges its mapping, and would find in the file
+// what follows there. False: there are too many.
+bool SplitAtBlock(Scan* scan, uint32_t index) {
+  const Part part = scan->parts[index];
+  uintptr_t page = part.begin + kPageBytes;
+  while (page < part.end && !BeginsBlock(page)) page += kPageBytes;
+  if (page >= part.end) return true;
+  if (scan->count == kPartsMax) return false;
+  std::copy_backward(scan->parts + index, scan->parts + scan->count, scan->parts + scan->count + 1);
+  ++scan->count;
+  scan->parts[index].end = page;
+  scan->parts[index + 1].begin = page;
+  scan->parts[index + 1].offset += page - part.begin;
+  return true;
+}
+
 void ConvertParts(PayloadFile* file, Sharing sharing, Scan* scan) {
   const bool is_any_convertible = std::any_of(scan->parts, scan->parts + scan->count,
                                               [](const Part& part) { return part.is_convertible; });
   if (!is_any_convertible) return;
   const bool is_bound = scan->has_aio || HasPinnedPages() || HasLockedPages();
-  if (is_bound && sharing == Sharing::kWhereSafe) return;
+  if (sharing == Sharing::kWhereSafe && (is_bound || !KeepPlain(scan))) return;
   for (uint32_t i = 0; i < scan->count; ++i) {
     Part& part = scan->parts[i];
-    if (part.is_convertible && !IsInUse(part)) Convert(file, &part);
+    if (part.is_convertible && !IsInUse(part) && SplitAtBlock(scan, i)) Convert(file, &part);
   }
 }
 
@@ -315,18 +399,17 @@ void MakePrivate(const Mapping& mapping) {
   const int protection = (mapping.is_readable ? PROT_READ : 0) |
                          (mapping.is_writable ? PROT_WRITE : 0) |
                          (mapping.is_executable ? PROT_EXEC : 0);
-  if (!mapping.is_readable) mprotect(at, bytes, PROT_READ);
-  void* copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (!mapping.is_readable) Protect(at, bytes, PROT_READ);
+  void* copy = Map(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (copy != MAP_FAILED) {
     CopyPages(copy, at, bytes);
-    mprotect(copy, bytes, protection);
-    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED) return;
-    munmap(copy, bytes);
+    Protect(copy, bytes, protection);
+    if (syscall(SYS_mremap, copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != -1) return;
+    Unmap(copy, bytes);
   }
   // No memory for a copy: at least what this process writes is its own.
   const PayloadFile* file = FileOf(mapping);
-  mmap(at, bytes, protection, MAP_PRIVATE | MAP_FIXED, file->fd,
-       static_cast<off_t>(mapping.offset));
+  Map(at, bytes, protection, MAP_PRIVATE | MAP_FIXED, file->fd, mapping.offset);
 }
 
 // Only async-signal-safe calls: the parent may have other threads.
@@ -355,6 +438,13 @@ void AfterForkInChild() {
   pthread_mutex_init(&payload_lock, nullptr);
 }
 
+// As the library is loaded: handlers that are registered later, our sessions' and the program's,
+// run in a child whose memory is its own.
+__attribute__((constructor)) void OnLoad() {
+  has_malloc_of_libc = HasMallocOfLibc();
+  has_fork_handlers = pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild) == 0;
+}
+
 void Link(Registration* registration) {
   registration->previous = nullptr;
   registration->next = registrations;
@@ -380,7 +470,7 @@ Registration::~Registration() {
   if (registrations == this) registrations = next;
 }
 
-bool internal::MayConvert() { return IsSingleThreaded() && !HasZeroingAllocator(); }
+bool internal::MayConvert() { return has_malloc_of_libc && IsSingleThreaded(); }
 
 int internal::AdoptPayload(uint64_t id, int fd, PayloadFile** out) {
   auto* file = new (std::nothrow) PayloadFile();
@@ -395,14 +485,11 @@ int internal::AdoptPayload(uint64_t id, int fd, PayloadFile** out) {
   file->fd = fd;
   file->sessions = 1;
   ScopedLock lock(&payload_lock);
-  if (!are_fork_handlers_registered) {
-    // Without them a child would write to its parent's memory: rather nothing is shared.
-    if (pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild) != 0) {
-      close(fd);
-      delete file;
-      return ENOMEM;
-    }
-    are_fork_handlers_registered = true;
+  if (!has_fork_handlers) {
+    // A child would write to its parent's memory: rather nothing is shared.
+    close(fd);
+    delete file;
+    return ENOMEM;
   }
   file->next = files;
   files = file;
@@ -445,16 +532,17 @@ int internal::ShareRange(PayloadFile* file, Sharing sharing, Registration* regis
   request->payload = file == nullptr ? 0 : file->id;
   registration->begin = from;
   registration->end = to;
+  Scan scan;
+  FindForkCode(&scan.fork_code);  // before the lock: the loader's is taken there
   ScopedLock lock(&payload_lock);
   // Slots that are full may be those of memory that is gone: one look tells.
   const bool may_convert = file != nullptr && begin < end && file->live_slots <= slots_max &&
                            (is_forced || MayConvert());
   if ((may_convert || (file != nullptr && MayBeShared(*file, from, to))) && IsOurs(*file)) {
-    Scan scan;
     ScanMappings(file, *registration, begin, end, &scan);
     if (may_convert) {
       if (scan.is_whole && IsSingleThreaded()) CollectSlots(file);
-      ConvertParts(file, sharing, &scan);
+      if (file->live_slots < slots_max) ConvertParts(file, sharing, &scan);
     }
     for (uint32_t i = 0; i < scan.count; ++i) AddPiece(scan.parts[i], from, to, request);
   }

@@ -27,9 +27,9 @@ inline ibv_ah_attr AddressOf(const ibv_gid& gid, uint8_t gid_index) {
 }
 
 // From RESET to RTS towards the QP of that number at `gid`, one of this device's at `gid_index`.
-// Patient: who waits for receives, or for a CPU, waits.
+// Patient: who waits for receives, or for a CPU, waits. READs and atomics only with `reads_max`.
 inline int ConnectRc(ibv_qp* qp, unsigned access, uint32_t peer_qpn, const ibv_gid& gid,
-                     uint8_t gid_index) {
+                     uint8_t gid_index, uint8_t reads_max = 0) {
   int error = ToInit(qp, access);
   if (error != 0) return error;
   ibv_qp_attr attr = {};
@@ -37,6 +37,7 @@ inline int ConnectRc(ibv_qp* qp, unsigned access, uint32_t peer_qpn, const ibv_g
   attr.path_mtu = IBV_MTU_1024;
   attr.dest_qp_num = peer_qpn;
   attr.min_rnr_timer = 1;
+  attr.max_rd_atomic = attr.max_dest_rd_atomic = reads_max;
   attr.ah_attr = AddressOf(gid, gid_index);
   error = ibv_modify_qp(qp, &attr,
                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |

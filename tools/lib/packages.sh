@@ -1,5 +1,5 @@
 # The Debian packages that Verbena needs, and installing those that are missing.
-# Usage: . packages.sh; install_missing build|clients|test|interop|dev...
+# Usage: . packages.sh; install_missing build|clients|test|interop|remap|dev...
 # shellcheck shell=bash
 
 packages_of() {
@@ -19,10 +19,15 @@ packages_of() {
       echo ibverbs-providers ibverbs-utils perftest qperf rdmacm-utils python3 python3-pyverbs
       echo binutils clang iproute2 procps strace tshark util-linux
       echo libmpich-dev libopenmpi-dev mpich openmpi-bin ucx-utils
+      echo fio libjemalloc-dev libjemalloc2
       ;;
     # Interoperability with the kernel's rdma_rxe in a guest. What runs inside the guest is fetched
     # by tests/interop/image.py and installed nowhere.
     interop) echo iproute2 kmod python3 python3-pyverbs qemu-system-x86 tar util-linux ;;
+    # The programs of tests/remap that the gate leaves out; its guest is interop's.
+    remap)
+      echo gcc libmimalloc2.0 libopenmpi-dev libtcmalloc-minimal4 openmpi-bin qemu-system-x86 ucx-utils
+      ;;
     # What `tools/dev` needs on top.
     dev) echo clang-format clang-tidy shellcheck ;;
     *) return 1 ;;

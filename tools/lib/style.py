@@ -194,7 +194,7 @@ def shim_layering(root):
     """The shims live in other people's processes: no Abseil, Boost, liburing, iostreams."""
     pattern = re.compile(r'#include\s*[<"](absl/|boost/|liburing|iostream|thread>|regex)')
     for path in code_files(root, ["verbs_shim", "fi_shim", "core/client"]):
-        if path.stem.endswith("_test") or path.stem.startswith("fake_"):
+        if path.stem.endswith(("_test", "_fixture")) or path.stem.startswith("fake_"):
             continue
         for number, line in enumerate(lines_of(path), 1):
             if pattern.search(line):

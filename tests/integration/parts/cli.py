@@ -160,7 +160,7 @@ def show_tells_owner_state_and_keys(case):
 
 
 def backend_that_was_asked_for(case):
-    """Who does not ask has no mapped memory (docs/known-limits.md)."""
+    """Who does not ask has no mapped memory (docs/mapped-memory.md)."""
     instance = case.instance()
     for mode, backend in ((None, "process"), ("auto", "mapped"), ("process", "process"),
                           ("assisted", "assisted")):
