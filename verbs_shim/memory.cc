@@ -65,8 +65,8 @@ int PrepareRegion(Context* context, client::Registration* registration,
   if (error != 0) return error;
   if (request->length == 0 || request->addr + request->length < request->addr) return EINVAL;
   // One that can't be had fails the registration, so that nobody measures or tests another one
-  // unknowingly. Who asks for nothing gets no mapped memory: docs/known-limits.md says what programs
-  // may notice of it.
+  // unknowingly. Who asks for nothing gets no mapped memory: docs/known-limits.md says what
+  // programs may notice of it.
   Backend backend;
   error = WantedBackend(&backend);
   if (error == 0) error = PrepareBackend(context, backend, request);

@@ -100,8 +100,8 @@ class Session {
   // Errors: EOPNOTSUPP: the daemon has none to give; EMFILE; ENOMEM; EIO.
   int OpenPayload(PayloadFile** out);
 
-  // Starts the session's helper if it has none; see assist.h. `for_entries`: of queues, too, even if
-  // the NIC has another way. Errors: EOPNOTSUPP: not to be had; EMFILE; ENOMEM; EIO.
+  // Starts the session's helper if it has none; see assist.h. `for_entries`: of queues, too, even
+  // if the NIC has another way. Errors: EOPNOTSUPP: not to be had; EMFILE; ENOMEM; EIO.
   int OpenAssist(bool for_entries);
 
   // AsyncEventMessage per message; EOF means IBV_EVENT_DEVICE_FATAL. Owned by the session.

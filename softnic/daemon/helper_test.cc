@@ -96,8 +96,8 @@ TEST(Helper, ThatNeverAnswersHoldsUpItsOwnSessionOnly) {
   {
     HelpedClient silent(daemon), another(daemon);
     silent.BeginToRegister();
-    another.BeginToRegister();
     ASSERT_TRUE(silent.IsAsked());
+    another.BeginToRegister();
     EXPECT_TRUE(Eventually([&] { return daemon.StatusNumber("slow_processes") == 1; }))
         << "they are of one process";
     const pid_t honest = fork();  // another process: this one waits for itself

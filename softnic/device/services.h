@@ -94,7 +94,7 @@ class DmaEngine {
                           uint64_t* out, int* fd) {
     return EOPNOTSUPP;
   }
-  // The session's process gets a helper (core/shm/assist.h): the fds for it, which are the caller's.
+  // The session's process gets a helper (core/shm/assist.h): its fds, which are the caller's then.
   // 0 or errno; EBUSY: it had one before.
   virtual int OpenAssist(SessionId session, int* file, int* socket) { return EOPNOTSUPP; }
   // A region of the session's process becomes reachable; or of the NIC's memory, at our address, if

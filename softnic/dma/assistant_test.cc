@@ -350,7 +350,7 @@ TEST_F(AssistedDmaTest, OneHelpersEndIsNotAnothers) {
   {
     std::lock_guard lock(mutex_);
     for (uint64_t i = 0; i < 8; ++i) {
-      const DmaSegment source = {i % 2 == 0 ? a : b, 8, addr()};
+      const DmaSegment source = {i % 2 == 0 ? b : a, 8, addr()};
       const DmaSegment destination = {a, 8, addr() + kPage + 8 * i};
       DmaRequest request;
       request.source.length = 8;
@@ -364,7 +364,7 @@ TEST_F(AssistedDmaTest, OneHelpersEndIsNotAnothers) {
   const auto done = Run();
   ASSERT_EQ(done.size(), 8u);
   for (const auto& one : done) {
-    EXPECT_EQ(one.status, one.cookie % 2 == 0 ? DmaStatus::kOk : DmaStatus::kSourceFault);
+    EXPECT_EQ(one.status, one.cookie % 2 == 0 ? DmaStatus::kSourceFault : DmaStatus::kOk);
   }
 }
 

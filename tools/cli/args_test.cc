@@ -65,7 +65,8 @@ TEST(ArgsTest, OptionsBelongToTheirCommands) {
 }
 
 TEST(ArgsTest, DmaModesAreNamed) {
-  EXPECT_THAT(MustFail({"run", "--dma=pio", "--", "x"}), HasSubstr("process, mapped, assisted or auto"));
+  EXPECT_THAT(MustFail({"run", "--dma=pio", "--", "x"}),
+              HasSubstr("process, mapped, assisted or auto"));
   EXPECT_EQ(MustParse({"env", "--dma=assisted"}).dma, "assisted");
   EXPECT_THAT(MustFail({"up", "--dma=mapped"}), HasSubstr("no option --dma"));
 }
