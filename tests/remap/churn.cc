@@ -3,6 +3,7 @@
 //
 //     churn SEED OPERATIONS [THREADS]
 #include <malloc.h>
+#include <sys/time.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -65,6 +66,8 @@ void Run(uint64_t seed, uint64_t operations) {
   std::vector<Block> blocks;
   blocks.reserve(kBlocksMax);
   for (uint64_t i = 0; i < operations; ++i) {
+    timeval now;
+    gettimeofday(&now, nullptr);  // a call into libc, at which an agent may act
     const uint32_t what = random.Below(100);
     // Waves: much memory goes back at once, as allocators then return it to the kernel.
     const bool is_ebb = i / 1000 % 2 == 1;

@@ -1,5 +1,6 @@
-// The calls into libc at which a step may happen, and those that end a process or a registration's
-// copying. Each goes on to whoever else has it: libc, or an allocator preloaded after us.
+// The calls into libc at which a step may happen (none that allocators make within themselves), and
+// those that end a process or a registration's copying. Each goes on to whoever else has it: libc,
+// or an allocator preloaded after us.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -60,14 +61,10 @@ HOOK(int, select, (int count, fd_set* in, fd_set* out, fd_set* other, timeval* l
      (count, in, out, other, limit))
 HOOK(int, epoll_wait, (int fd, epoll_event* events, int max, int limit_ms),
      (fd, events, max, limit_ms))
-HOOK(int, nanosleep, (const timespec* time, timespec* left), (time, left))
 HOOK(int, gettimeofday, (timeval * time, void* zone), (time, zone))
-HOOK(int, clock_gettime, (clockid_t clock, timespec* time), (clock, time))
 HOOK(off_t, lseek, (int fd, off_t offset, int from), (fd, offset, from))
 HOOK(pid_t, waitpid, (pid_t pid, int* status, int options), (pid, status, options))
 HOOK(int, close, (int fd), (fd))
-HOOK(int, munmap, (void* at, size_t bytes), (at, bytes))
-HOOK(int, madvise, (void* at, size_t bytes, int advice), (at, bytes, advice))
 
 REMAP_EXPORT void free(void* block) {
   static void (*next)(void*) = nullptr;
