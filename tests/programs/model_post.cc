@@ -241,7 +241,8 @@ void Model::Progress() {
 Model::Verdict Model::Execute(Qp& qp) {
   const Work work = qp.sends.front();
   const Wr& wr = work.wr;
-  if ((wr.flags & IBV_SEND_FENCE) != 0) {
+  // A fence waits for READs and atomics, not for datagrams (IBTA 10.8.3.3).
+  if ((wr.flags & IBV_SEND_FENCE) != 0 && qp.type != IBV_QPT_UD) {
     under_way_.erase(std::remove_if(under_way_.begin(), under_way_.end(),
                                     [&qp](const auto& item) { return item.first == qp.id; }),
                      under_way_.end());
