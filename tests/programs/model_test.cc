@@ -23,6 +23,15 @@ TEST_F(ModelTest, WritesMoveBytesAndNothingElse) {
   EXPECT_NE(memcmp(model.memory(0) + 100, model.memory(1) + 100, 16), 0);
 }
 
+TEST_F(ModelTest, WorkThatNobodyTellsOfIsWaitedFor) {
+  Make();
+  Connect();
+  const Wr told = Request(IBV_WR_RDMA_WRITE, 0), untold = Request(IBV_WR_RDMA_WRITE, 0, 0);
+  EXPECT_FALSE(Post({told}).is_silent);
+  EXPECT_FALSE(Post({untold, told}).is_silent);
+  EXPECT_TRUE(Post({told, untold}).is_silent);
+}
+
 TEST_F(ModelTest, ARangeThatAReadMayStillBeWritingNeedsAFence) {
   Make();
   Connect();
