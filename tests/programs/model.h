@@ -267,8 +267,9 @@ class Model {
   bool sent_to_group_ = false, sent_to_one_ = false;  // datagrams of this step
   // Of READs and atomics of this step, without a fence of the same QP since.
   std::vector<std::pair<Id, Range>> under_way_;
-  // Where datagrams of this step go, by receiver.
+  // Where datagrams of this step go, by receiver, and where they come from.
   std::vector<std::pair<Id, Range>> delivered_;
+  std::vector<Range> sent_from_;
 };
 
 // IBTA 9.7.2: how many PSNs a message takes.

@@ -137,6 +137,7 @@ Outcome Model::Apply(const Step& step) {
   out_ = {};
   under_way_.clear();
   delivered_.clear();
+  sent_from_.clear();
   sent_to_group_ = sent_to_one_ = false;
   BeginStep(step);
   switch (step.op) {

@@ -241,7 +241,8 @@ void Model::Progress() {
 Model::Verdict Model::Execute(Qp& qp) {
   const Work work = qp.sends.front();
   const Wr& wr = work.wr;
-  if ((wr.flags & IBV_SEND_FENCE) != 0) {
+  // A fence waits for READs and atomics, not for datagrams (IBTA 10.8.3.3).
+  if ((wr.flags & IBV_SEND_FENCE) != 0 && qp.type != IBV_QPT_UD) {
     under_way_.erase(std::remove_if(under_way_.begin(), under_way_.end(),
                                     [&qp](const auto& item) { return item.first == qp.id; }),
                      under_way_.end());
@@ -432,6 +433,8 @@ Model::Verdict Model::CompleteSend(Qp& qp) {
     Completion completion = {qp.id, false, qp.send_cq, wr.wr_id, {IBV_WC_SUCCESS}};
     completion.opcode = WcOpcode(wr.opcode);
     out_.completions.push_back(completion);
+  } else if (qp.sends.size() == 1) {
+    out_.is_silent = true;  // nor does what comes after it tell that it is done
   }
   qp.sends.pop_front();
   return Verdict::kDone;

@@ -73,6 +73,11 @@ Model::Verdict Model::ExecuteUd(Qp& qp, const Work& work) {
     return FailSend(qp, {IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_EEC_OP_ERR});
   }
   qp.next_psn = (qp.next_psn + 1) & kPsnMask;
+  // What an earlier one of them brings to this side may come before or after it is read.
+  CheckHazards(work, qp.side, {});
+  if ((wr.flags & IBV_SEND_INLINE) == 0) {
+    for (const Sge& sge : wr.sges) sent_from_.push_back(Place(qp.side, sge));
+  }
   const int to_side = ah->second.to_self ? qp.side : 1 - qp.side;
   auto takes = [&](const Qp& other) {
     return other.Receives() && other.type == IBV_QPT_UD && other.attr.qkey == wr.qkey;
@@ -127,9 +132,9 @@ void Model::Deliver(Qp& qp, Qp& peer, const Work& work) {
   std::vector<uint8_t> data = Gather(qp, work);
   data.insert(data.begin(), kGrhBytes, 0);
   if (peer.side == qp.side) {
-    for (const Sge& from : wr.sges) {
+    for (const Range& from : sent_from_) {
       for (const Sge& to : receives.front().sges) {
-        if (Place(qp.side, from).Meets(Place(qp.side, to))) Open();
+        if (from.length != 0 && from.Meets(Place(qp.side, to))) Open();
       }
     }
   }
