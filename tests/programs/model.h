@@ -217,6 +217,7 @@ class Model {
   Verdict Execute(Qp& qp);
   Verdict ExecuteRc(Qp& qp, const Work& work);
   Verdict ExecuteUc(Qp& qp, const Work& work);
+  bool MaySendBy(const Qp& qp, Id ah) const;
   Verdict ExecuteUd(Qp& qp, const Work& work);
   void Deliver(Qp& qp, Qp& peer, const Work& work);
   Verdict ExecuteBind(Qp& qp, const Work& work);
@@ -244,6 +245,7 @@ class Model {
   void Scatter(int side, const std::vector<Sge>& sges, const std::vector<uint8_t>& data);
   void Write(const Range& range, const uint8_t* data);
   void Forget(int side, const std::vector<Sge>& sges);
+  std::vector<Range> PlacesOf(int side, const std::vector<Sge>& sges) const;
   void CheckHazards(const Work& work, int side, const std::vector<Range>& remote);
   // Whether a receive is fit for a message of so many bytes.
   enum class Fit { kFits, kTooShort, kBadKey, kUnclear };

@@ -44,6 +44,18 @@ TEST_F(ModelTest, TwoReceiversOfADatagramHavePlacesOfTheirOwn) {
   }
 }
 
+TEST_F(ModelTest, OfABadKeyAndABadAddressHandleEitherMayBeTold) {
+  Make(IBV_QPT_UD);
+  Connect();
+  Step ah = Call(Op::kCreateAh, 1, 50);
+  ah.pd = kPd[1];
+  Do(ah);
+  Wr send = Request(IBV_WR_SEND, 32);
+  send.ah = 50;
+  send.sges[0].key_flip = 1;
+  EXPECT_FALSE(Post({send}).applies);
+}
+
 // What arrives at one's own side, and what is sent from there, in one list.
 TEST_F(ModelTest, ADatagramToOneselfMayComeAtAnyTime) {
   struct Row {

@@ -11,6 +11,12 @@ Range Model::Place(int side, const Sge& sge) const {
   return {side + 2, sge.offset, mr->second.kind == Mr::kNull ? 0 : sge.length};
 }
 
+std::vector<Range> Model::PlacesOf(int side, const std::vector<Sge>& sges) const {
+  std::vector<Range> places;
+  for (const Sge& sge : sges) places.push_back(Place(side, sge));
+  return places;
+}
+
 bool Model::Overlap(const std::vector<Sge>& sges, int side) const {
   for (size_t i = 0; i < sges.size(); ++i) {
     const Range range = Place(side, sges[i]);

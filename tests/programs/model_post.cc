@@ -262,7 +262,10 @@ Model::Verdict Model::Execute(Qp& qp) {
       is_inline || LocalRangesAllow(qp, wr.sges, takes ? IBV_ACCESS_LOCAL_WRITE : 0);
   if (is_too_long && !keys_are_good) Open();
   if (is_too_long) return FailSend(qp, {IBV_WC_LOC_LEN_ERR});
-  if (!keys_are_good) return FailSend(qp, {IBV_WC_LOC_PROT_ERR});
+  if (!keys_are_good) {
+    if (qp.type == IBV_QPT_UD && !MaySendBy(qp, wr.ah)) Open();  // either may be told
+    return FailSend(qp, {IBV_WC_LOC_PROT_ERR});
+  }
   switch (qp.type) {
     case IBV_QPT_RC:
       return ExecuteRc(qp, work);
@@ -357,6 +360,7 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
     const Fit fit = Judge(peer, receives.front(), length);
     if (fit == Fit::kUnclear || Overlap(receives.front().sges, peer.side)) Open();
     if (fit != Fit::kFits) {
+      CheckHazards(work, qp.side, PlacesOf(peer.side, receives.front().sges));  // a part may come
       Forget(peer.side, receives.front().sges);
       const bool is_short = fit == Fit::kTooShort;
       FailReceive(peer, {is_short ? IBV_WC_LOC_LEN_ERR : IBV_WC_LOC_PROT_ERR});
@@ -378,7 +382,7 @@ Model::Verdict Model::ExecuteRemote(Qp& qp, Qp& peer, const Work& work, uint32_t
   std::vector<Range> touched;
   if (needs_key) touched.push_back(remote);
   if (is_send && length != 0) {
-    for (const Sge& sge : receives.front().sges) touched.push_back(Place(peer.side, sge));
+    for (const Range& range : PlacesOf(peer.side, receives.front().sges)) touched.push_back(range);
   }
   CheckHazards(work, qp.side, touched);
   const std::vector<uint8_t> data = has_response ? std::vector<uint8_t>() : Gather(qp, work);

@@ -23,6 +23,19 @@ TEST_F(ModelTest, WritesMoveBytesAndNothingElse) {
   EXPECT_NE(memcmp(model.memory(0) + 100, model.memory(1) + 100, 16), 0);
 }
 
+TEST_F(ModelTest, AReadMayBeOvertakenByASendThatDoesNotFit) {
+  Make();
+  Connect();
+  Receive(16);  // at 4096
+  Wr read = Request(IBV_WR_RDMA_READ, 64);
+  read.remote_offset = 4096;
+  Wr send = Request(IBV_WR_SEND, 100);
+  send.sges[0].offset = 1024;
+  EXPECT_FALSE(Post({read, send}).applies);
+  read.remote_offset = 0;
+  EXPECT_TRUE(Post({read, send}).applies);
+}
+
 TEST_F(ModelTest, WorkThatNobodyTellsOfIsWaitedFor) {
   Make();
   Connect();

@@ -60,6 +60,14 @@ Model::Verdict Model::ExecuteUc(Qp& qp, const Work& work) {
   return CompleteSend(qp);
 }
 
+// IBTA C10-14: of another PD; what the completion says is left open. docs/errors.md: another
+// context's is one of another PD.
+bool Model::MaySendBy(const Qp& qp, Id ah) const {
+  auto found = ahs.find(ah);
+  return found != ahs.end() && found->second.side == qp.side &&
+         Protection(found->second.pd) == Protection(qp.pd);
+}
+
 Model::Verdict Model::ExecuteUd(Qp& qp, const Work& work) {
   const Wr& wr = work.wr;
   auto ah = ahs.find(wr.ah);
@@ -67,9 +75,7 @@ Model::Verdict Model::ExecuteUd(Qp& qp, const Work& work) {
     Open();
     return Verdict::kFailed;
   }
-  // IBTA C10-14: of another PD; what the completion says is left open. docs/errors.md: another
-  // context's is one of another PD.
-  if (ah->second.side != qp.side || Protection(ah->second.pd) != Protection(qp.pd)) {
+  if (!MaySendBy(qp, wr.ah)) {
     return FailSend(qp, {IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_EEC_OP_ERR});
   }
   qp.next_psn = (qp.next_psn + 1) & kPsnMask;
