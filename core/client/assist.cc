@@ -84,14 +84,14 @@ bool HasEnded(const Helper& helper, int wait_ms) {
 int Clone(Helper* helper, HelperBlock* block) {
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  sigprocmask(SIG_SETMASK, &all, &before);  // of this thread alone, on Linux
   // No exit signal: nobody is told of its end, and wait() leaves it alone. Debuggers and tracers
   // of the host do not follow it.
   int pidfd = -1;
   const pid_t pid =
       clone(internal::HelperMain, block, CLONE_VM | CLONE_PIDFD | CLONE_UNTRACED, block, &pidfd);
   const int error = pid < 0 ? errno : 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  sigprocmask(SIG_SETMASK, &before, nullptr);
   helper->pid = pid;
   helper->pidfd = pidfd;
   return error;
