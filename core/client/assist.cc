@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -170,7 +171,33 @@ void ForgetHelper(Helper* helper) {
 
 pid_t HelperPid(const Helper* helper) { return helper->pid; }
 
+namespace {
+
+// In a real attempt the daemon makes the file: here a limit of this process would be its death.
+class FileSizeAllowed {
+ public:
+  explicit FileSizeAllowed(uint64_t bytes) {
+    if (getrlimit(RLIMIT_FSIZE, &before_) != 0 || before_.rlim_max < bytes) return;
+    rlimit wide = before_;
+    wide.rlim_cur = wide.rlim_max;
+    is_allowed_ = setrlimit(RLIMIT_FSIZE, &wide) == 0;
+  }
+  ~FileSizeAllowed() {
+    if (is_allowed_) setrlimit(RLIMIT_FSIZE, &before_);
+  }
+  FileSizeAllowed(const FileSizeAllowed&) = delete;
+  bool is_allowed() const { return is_allowed_; }
+
+ private:
+  rlimit before_{};
+  bool is_allowed_ = false;
+};
+
+}  // namespace
+
 int TryHelper() {
+  const FileSizeAllowed size(shm::kAssistFileBytes);
+  if (!size.is_allowed()) return EFBIG;
   int ends[2];
   const int area_fd = memfd_create("verbena-assist", MFD_CLOEXEC);
   if (area_fd < 0) return errno;

@@ -7,8 +7,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <mutex>
 #include <numeric>
 #include <vector>
@@ -80,7 +80,7 @@ class VisibleOrder : public DmaFixture {
     std::lock_guard lock(mutex_);
     const DmaSegment source = {from_id_, length, reinterpret_cast<uint64_t>(from_.data())};
     DmaRequest request;
-    std::memcpy(request.prefix, prefix.data(), prefix.size());
+    std::copy(prefix.begin(), prefix.end(), reinterpret_cast<uint8_t*>(request.prefix));
     request.prefix_bytes = static_cast<uint32_t>(prefix.size());
     request.source.length = length;
     request.source.segments = &source;
