@@ -108,11 +108,6 @@ Interfaces ReadInterfaces() {
   return Interfaces(list, freeifaddrs);
 }
 
-bool IsMappedIpv4(const Gid& gid) {
-  static const uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return std::memcmp(gid.raw.data(), kPrefix, sizeof(kPrefix)) == 0;
-}
-
 // The interface that has the address; empty: none.
 std::string InterfaceOf(const ifaddrs* list, const Gid& gid) {
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
@@ -120,7 +115,7 @@ std::string InterfaceOf(const ifaddrs* list, const Gid& gid) {
     if (entry->ifa_addr->sa_family == AF_INET6) {
       const auto* address = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr);
       if (std::memcmp(&address->sin6_addr, gid.raw.data(), 16) == 0) return entry->ifa_name;
-    } else if (entry->ifa_addr->sa_family == AF_INET && IsMappedIpv4(gid)) {
+    } else if (entry->ifa_addr->sa_family == AF_INET && gid.IsIpv4Mapped()) {
       const auto* address = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
       // Loopback has all of 127.0.0.0/8.
       if (std::memcmp(&address->sin_addr, gid.raw.data() + 12, 4) == 0 ||

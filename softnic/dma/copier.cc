@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "core/base/check.h"
+#include "core/shm/layout.h"
 #include "softnic/dma/bus_error.h"
 #include "softnic/dma/move_bytes.h"
 
@@ -42,8 +43,6 @@ bool HasEnded(const TargetProcess& process) {
 }
 
 bool IsCopy(const DmaOp& op) { return op.kind == DmaOp::Kind::kCopy; }
-
-constexpr uint64_t kCacheLineBytes = 64;
 
 // Cuts the last of `count` pieces so that the last `tail` bytes are one of their own.
 void CutTail(iovec* pieces, uint32_t* count, uint64_t tail) {
@@ -122,7 +121,7 @@ void Copier::SetLastLineApart(Target target, iovec* local, uint32_t* locals, iov
                               uint32_t* pieces) {
   const iovec& last = remote[*pieces - 1];
   const uint64_t end = reinterpret_cast<uint64_t>(last.iov_base) + last.iov_len;
-  const uint64_t tail = (end - 1) % kCacheLineBytes + 1;
+  const uint64_t tail = (end - 1) % shm::kCacheLineBytes + 1;
   if (target.assistant != nullptr) {
     CutTail(remote, pieces, tail);
   } else {
