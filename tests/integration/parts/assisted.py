@@ -225,43 +225,39 @@ def readable_stage(case):
     return stage, home / "instance", become
 
 
-def two_users(case):
-    """The daemon of one, a program of another who opens its devices in the first one's name."""
+def regions_of_an_untraceable_client(case, limit_s, *arguments, as_the_user=False):
+    """What `show mr` tells while one runs with an unprivileged daemon; None: we can't make one."""
     if os.getuid() != 0:
         case.note("not run as root: there is no second user")
-        return
+        return None
     stage, directory, become = readable_stage(case)
     env = {"PATH": os.environ["PATH"], "HOME": str(directory.parent),
            "VERBENA_INSTANCE": str(directory), "LD_LIBRARY_PATH": str(stage / "lib")}
     verbena = stage / "bin" / "verbena"
     case.run([verbena, "up", "--nics", "2"], 20, env=env, preexec=become)
-    user = pwd.getpwnam("nobody").pw_uid
-    client, writer = case.spawn_held([stage / "untraceable_client", str(user)], env=env)
+    client, writer = case.spawn_held([stage / "untraceable_client", *arguments], env=env,
+                                     preexec=become if as_the_user else None)
     client.wait_for_output("ready", 20)
     shown = case.run([verbena, "show", "mr", "--json"], 10, env=env, preexec=become).out
-    check('"assisted"' in shown and '"process"' not in shown, shown)
     os.close(writer)
-    client.expect_exit(20)
+    client.expect_exit(limit_s)
     case.run([verbena, "down"], 10, env=env, preexec=become)
+    return shown
+
+
+def two_users(case):
+    """The daemon of one, a program of another who opens its devices in the first one's name."""
+    user = pwd.getpwnam("nobody").pw_uid
+    shown = regions_of_an_untraceable_client(case, 20, str(user))
+    if shown is not None:
+        check('"assisted"' in shown and '"process"' not in shown, shown)
 
 
 def untraceable_later(case):
     """A program that becomes so: what it registers afterwards goes by a helper."""
-    if os.getuid() != 0:
-        case.note("not run as root: there is no second user")
-        return
-    stage, directory, become = readable_stage(case)
-    env = {"PATH": os.environ["PATH"], "HOME": str(directory.parent),
-           "VERBENA_INSTANCE": str(directory), "LD_LIBRARY_PATH": str(stage / "lib")}
-    verbena = stage / "bin" / "verbena"
-    case.run([verbena, "up", "--nics", "2"], 20, env=env, preexec=become)
-    client, writer = case.spawn_held([stage / "untraceable_client"], env=env, preexec=become)
-    client.wait_for_output("ready", 20)
-    shown = case.run([verbena, "show", "mr", "--json"], 10, env=env, preexec=become).out
-    check('"assisted"' in shown and '"process"' in shown, shown)
-    os.close(writer)
-    client.expect_exit(30)
-    case.run([verbena, "down"], 10, env=env, preexec=become)
+    shown = regions_of_an_untraceable_client(case, 30, as_the_user=True)
+    if shown is not None:
+        check('"assisted"' in shown and '"process"' in shown, shown)
 
 
 def doctor_says_so(case):
