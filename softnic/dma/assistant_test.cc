@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <memory>
@@ -87,8 +88,8 @@ TEST_F(AssistantTest, BadAddressIsAFault) {
 }
 
 TEST_F(AssistantTest, MoreThanWasAskedIsNotBelieved) {
-  int64_t lie = 0;
-  Open([&](const shm::AssistArea&, int64_t) { return lie; });
+  std::atomic<int64_t> lie = 0;
+  Open([&](const shm::AssistArea&, int64_t) { return lie.load(); });
   uint64_t guarded[3] = {1, 2, 3}, from = 9;
   for (int64_t said : {9l, 4096l, 65537l, 1l << 40, INT64_MAX, INT64_MIN, -1l, -100'000l}) {
     lie = said;

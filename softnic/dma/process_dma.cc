@@ -88,6 +88,11 @@ void ProcessDma::EndAssistance(SessionId session) {
   if (record != nullptr && record->assistant != nullptr) record->assistant->End();
 }
 
+bool ProcessDma::IsIdle() const {
+  return std::all_of(sessions_.begin(), sessions_.end(),
+                     [](const auto& each) { return each.second->outstanding == 0; });
+}
+
 bool ProcessDma::IsIdle(SessionId session) const {
   const DmaSession* record = FindSession(session);
   return record == nullptr || record->outstanding == 0;

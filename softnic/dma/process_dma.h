@@ -53,6 +53,7 @@ class ProcessDma final : public DmaEngine {
   void SetReachable(SessionId session, bool reachable);
   // The session closes: nobody waits for its helper any more.
   void EndAssistance(SessionId session);
+  bool IsIdle() const;                    // nothing is in flight
   bool IsIdle(SessionId session) const;   // nothing in flight touches it
   void DetachSession(SessionId session);  // precondition: IsIdle
 
