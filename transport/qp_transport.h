@@ -151,6 +151,11 @@ class QpTransport {
   // Goes to the error state and flushes (CQ overrun, hostile ring, dead device).
   virtual void Fail(Instant now, EventType event) = 0;
 
+  // The next send WQE goes to `peer`, the QP at the other end, which is this device's and of this
+  // service, in one step: request, placement and acknowledgement. False: nothing has happened, or
+  // a WQE was fetched, and PollRequest goes on. After true both QPs want to be drained.
+  virtual bool SendDirect(Instant now, QpTransport& peer) { return false; }
+
   // --- outputs ----------------------------------------------------------------------------------
   virtual bool PollRequest(Instant now, Pdu& out) = 0;
   virtual bool PollResponse(Instant now, Pdu& out) = 0;

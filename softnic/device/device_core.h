@@ -7,7 +7,7 @@
 //   wire.cc  PDUs to packets and back             mcast.cc    multicast groups
 //   entry_memory.cc  queues in memory of the program
 //   cq_moderation.cc  events that wait            qp_rate.cc  QPs that may not send fast
-//   inject.cc  events on request
+//   inject.cc  events on request          direct.cc  small messages in one step
 //   rereg.cc dm.cc  other kinds of regions        sharing.cc  contexts of several sessions
 //
 // Invariants: every public call ends in Settle(), after which no QP has undrained outputs (but
@@ -126,6 +126,12 @@ class DeviceCore {
   transport::KeyFault BindWindow(DeviceQp& qp, const transport::WindowBind& bind);
   transport::KeyFault Invalidate(DeviceQp& qp, RKey rkey);
   bool SettleKeys(DeviceQp& qp, transport::QpRole waiter);
+  bool MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
+               uint32_t destination_count) {
+    const bool is_moved = dma_->MoveNow(source, destination, destination_count);
+    if (is_moved) payload_bytes_ += source.length;
+    return is_moved;
+  }
 
  private:
   // --- commands.cc ------------------------------------------------------------------------------
@@ -416,6 +422,10 @@ class DeviceCore {
   }
   void UpdateTimer(DeviceQp& qp);
   uint32_t RunTurn(DeviceQp& qp, uint32_t max_pdus);
+
+  // --- direct.cc --------------------------------------------------------------------------------
+  // Messages that went to a QP of this instance in one step each, at most `max`.
+  uint32_t SendDirect(DeviceQp& qp, uint32_t max);
 
   // --- qp_rate.cc -------------------------------------------------------------------------------
   static int CheckRate(const shm::ModifyQpRequest& request);

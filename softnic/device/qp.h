@@ -59,6 +59,9 @@ class DeviceQp final : public transport::QpHost {
   transport::KeyFault Invalidate(RKey rkey) override;
   transport::KeyFault BindWindow(const transport::WindowBind& bind) override;
   bool SettleKeys(transport::QpRole waiter) override;
+  bool ResolveDirect(const shm::Sge* sge, uint32_t num_sge,
+                     transport::DirectMove* move) override;
+  bool MoveDirect(const transport::DirectMove& move, transport::QpHost& peer) override;
   bool ResolveAh(uint32_t ah, transport::Path* out) override;
   bool ResolveGid(GidIndex index, Gid* out) override;
 

@@ -178,6 +178,10 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
   uint32_t steps = 0;
   bool has_progress = true;
   while (steps < max_pdus && has_progress && MaySend(qp)) {
+    if (const uint32_t sent = SendDirect(qp, max_pdus - steps); sent != 0) {
+      steps += sent;
+      continue;
+    }
     uint64_t outputs_before = outputs_;
     bool has_pdu = qp.transport->PollRequest(now_, blank_request_);
     if (has_pdu) {

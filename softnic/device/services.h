@@ -111,6 +111,12 @@ class DmaEngine {
   // result comes through Device::OnDmaDone(cookie, …), never from inside Submit. Submissions that
   // share a `stream` are carried out and reported in order.
   virtual void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) = 0;
+  // Moves `source` to `destination` before it returns, which may be done where it takes a
+  // microsecond and nothing submitted is under way. False: not so; some bytes may have moved.
+  virtual bool MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
+                       uint32_t destination_count) {
+    return false;
+  }
   // Reports Device::OnDmaFence(cookie) once every request submitted before that touches `session`
   // is done. Never from inside the call.
   virtual void Fence(SessionId session, uint64_t cookie) = 0;

@@ -20,9 +20,8 @@ int FakeDma::CopyRegion(transport::MemoryId region, transport::MemoryId* out) {
   return AddRegion(copied.session, {copied.addr, copied.length, 0, nullptr, 0}, out);
 }
 
-void FakeDma::Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) {
+FakeDma::Job FakeDma::JobOf(const transport::DmaRequest& request) {
   Job job;
-  job.cookie = cookie;
   job.request = request;
   const transport::Payload& source = request.source;
   if (source.segments != nullptr) {
@@ -32,8 +31,27 @@ void FakeDma::Submit(uint64_t stream, uint64_t cookie, const transport::DmaReque
   }
   job.destination.assign(request.destination, request.destination + request.destination_count);
   job.local_pieces.assign(request.local_pieces, request.local_pieces + request.local_piece_count);
-  jobs_.push_back(std::move(job));
+  return job;
+}
+
+void FakeDma::Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) {
+  jobs_.push_back(JobOf(request));
+  jobs_.back().cookie = cookie;
   streams.push_back(stream);
+}
+
+bool FakeDma::MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
+                      uint32_t destination_count) {
+  if (!moves_now || is_held || !jobs_.empty()) return false;
+  transport::DmaRequest request;
+  request.source = source;
+  request.destination = destination;
+  request.destination_count = static_cast<uint16_t>(destination_count);
+  const Job job = JobOf(request);
+  std::vector<std::byte> bytes;
+  const bool is_moved = Gather(job, &bytes) && Scatter(job, bytes);
+  moved_now += is_moved;
+  return is_moved;
 }
 
 void FakeDma::Fence(SessionId session, uint64_t cookie) {

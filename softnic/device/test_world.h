@@ -41,6 +41,8 @@ class FakeDma final : public SteppedDma {
   void RemoveRegion(transport::MemoryId region) override { regions.erase(region); }
   const char* BackendName(transport::MemoryId region) const override { return "fake"; }
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
+  bool MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
+               uint32_t destination_count) override;
   void Fence(SessionId session, uint64_t cookie) override;
 
   bool Step(DeviceCore& device, Instant now) override;
@@ -53,6 +55,8 @@ class FakeDma final : public SteppedDma {
   uint64_t bad_addr = 0;                                      // a page that is gone
   bool is_owner_gone = false;     // ... and so is the process whose page it was
   std::vector<uint64_t> streams;  // of all submissions
+  bool moves_now = false;         // MoveNow may
+  uint64_t moved_now = 0;         // how often it did
 
  private:
   struct Job {
@@ -64,6 +68,7 @@ class FakeDma final : public SteppedDma {
     std::vector<transport::LocalPiece> local_pieces;
     std::vector<std::byte> bytes;
   };
+  static Job JobOf(const transport::DmaRequest& request);
   bool Touches(const Job& job, SessionId session) const;
   // Copies out of, or into, a segment list. False: a fault.
   bool Gather(const Job& job, std::vector<std::byte>* out) const;

@@ -12,6 +12,7 @@
 
 namespace verbena::softnic {
 
+using transport::DmaSegment;
 using transport::DmaStatus;
 
 int ProcessDma::OpenPayload(SessionId session, const uint64_t* known, uint32_t known_count,
@@ -118,6 +119,42 @@ bool ProcessDma::FindMapped(const Region& region, uint64_t addr, uint64_t bytes)
     if (bytes == 0) return true;
   }
   return false;
+}
+
+// The same for the first `bytes` of a list of segments. NIC memory is not mapped, it is here.
+bool ProcessDma::FindMapped(const DmaSegment* segments, uint32_t count, uint64_t bytes) {
+  for (uint32_t i = 0; i < count && bytes != 0; ++i) {
+    const DmaSegment& segment = segments[i];
+    const Region* region = segment.memory == kNullMemory ? nullptr : FindRegion(segment.memory);
+    // FindMapped keeps to the parts, and no part is beyond its region.
+    const uint64_t n = std::min<uint64_t>(segment.length, bytes);
+    if (region == nullptr || !FindMapped(*region, segment.addr, n)) return false;
+    bytes -= n;
+  }
+  return bytes == 0;
+}
+
+bool ProcessDma::MoveNow(const transport::Payload& source, const DmaSegment* destination,
+                         uint32_t destination_count) {
+  if (HasWork() || !blocked_.empty() || !done_.empty()) return false;
+  mapped_pieces_.clear();
+  if (!FindMapped(destination, destination_count, source.length)) return false;
+  const size_t destinations = mapped_pieces_.size();
+  if (source.bytes != nullptr) {
+    mapped_pieces_.push_back({const_cast<std::byte*>(source.bytes), source.length});
+  } else if (!FindMapped(source.segments, source.segment_count, source.length)) {
+    return false;
+  }
+  const iovec* pieces = mapped_pieces_.data();
+  uintptr_t fault;
+  const bool is_done = Guarded(&fault, [pieces, destinations, &source] {
+    MovePieces(pieces, 0, pieces + destinations, 0, source.length);
+  });
+  if (!is_done) return false;
+  operations_ += 1;
+  mapped_bytes_.store(mapped_bytes_.load(std::memory_order_relaxed) + source.length,
+                      std::memory_order_relaxed);
+  return true;
 }
 
 // Whether a mapped operation may move within Submit: it takes a few microseconds at most, as do all

@@ -74,6 +74,8 @@ class ProcessDma final : public DmaEngine {
   void RemoveRegion(transport::MemoryId region) override;
   const char* BackendName(transport::MemoryId region) const override;
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
+  bool MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
+               uint32_t destination_count) override;
   void Fence(SessionId session, uint64_t cookie) override;
 
   // --- progress ---------------------------------------------------------------------------------
@@ -180,6 +182,7 @@ class ProcessDma final : public DmaEngine {
   int MapParts(const RegionSpec& spec, DmaSession* session, Region* region);
   static void UnmapParts(Region* region);
   bool FindMapped(const Region& region, uint64_t addr, uint64_t bytes);
+  bool FindMapped(const transport::DmaSegment* segments, uint32_t count, uint64_t bytes);
   bool MovesAtOnce(const DmaOp& op) const;
   void MoveMapped(DmaOp* op, uint64_t bytes_max);
   void RunMapped(uint32_t lane, uint64_t* bytes);

@@ -73,6 +73,7 @@ class Run {
     Wrong(CheckCall(step, outcome, actual, next));
     if (!result_.is_good) return;
     if (outcome.error == 0) Learn(step, actual, &next);
+    if (resets) PollOnce();  // but for events from before, which are there once the call returns
     if (resets || step.op == Op::kDestroyQp) {
       if (outcome.error == 0) due_.Forget(step.id);
     }

@@ -34,6 +34,7 @@ class RcQp final : public QpTransport {
   void SetPduLimits(const PduLimits& limits) override;
   void Fail(Instant now, EventType event) override;
 
+  bool SendDirect(Instant now, QpTransport& other) override;  // rc_direct.cc
   bool PollRequest(Instant now, Pdu& out) override;
   bool PollResponse(Instant now, Pdu& out) override;
   bool PollDma(DmaRequest& out) override;

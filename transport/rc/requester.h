@@ -42,6 +42,10 @@ class Requester {
   void OnModify();
 
   bool PollRequest(Instant now, Pdu& out);
+  // --- rc_direct.cc
+  SendRecord* NextDirect();
+  void EndDirect(Instant now, SendRecord& rec);
+  // ---
   void OnHeldUp(Instant now) {
     if (ack_deadline_ <= now) ArmAckTimer(now);
   }

@@ -16,6 +16,7 @@
 #include "transport/rc/growing_ring.h"
 #include "transport/rc/responder_checks.h"
 #include "transport/rc/responder_faults.h"
+#include "transport/rc/send_window.h"
 
 namespace verbena::transport::rc {
 
@@ -47,6 +48,13 @@ class Responder {
   void OnSourceFault(Psn psn);
   // The invalidation of the SEND at the front is done.
   void OnKeysSettled();
+
+  // --- rc_direct.cc
+  // Whether the request may be carried out in one step. Has its receive WQE at hand then.
+  bool TakesDirect(Psn psn, const SendRecord& rec);
+  const RecvWork& NextReceive() const { return receives_[receives_used_]; }
+  void EndDirect(const SendRecord& rec);
+  // ---
 
   bool PollResponse(Pdu& out);
   // At most one of each OnPdu.

@@ -1,0 +1,72 @@
+// Small messages between two connected QPs of this instance: in one step, where that makes no
+// difference but to time (transport/rc/rc_direct.cc).
+#include <algorithm>
+
+#include "softnic/device/device_core.h"
+
+namespace verbena::softnic {
+
+using shm::VendorErr;
+using transport::DirectMove;
+using transport::DmaSegment;
+
+namespace {
+
+bool IsByWindow(const DmaSegment& segment) { return (segment.memory & kWindowMemoryBit) != 0; }
+
+}  // namespace
+
+bool DeviceQp::ResolveDirect(const shm::Sge* sge, uint32_t num_sge, DirectMove* move) {
+  return num_sge <= DirectMove::kSgesMax &&
+         CheckLocal(sge, num_sge, 0, move->segments, &move->segment_count) == VendorErr::kNone;
+}
+
+// The keys are good now, and nothing else happens before the bytes have moved: unlike those of
+// work under way, these segments need not be looked at again (DeviceCore::Reach).
+bool DeviceQp::MoveDirect(const DirectMove& move, transport::QpHost& other) {
+  const DeviceQp& peer = static_cast<DeviceQp&>(other);
+  DmaSegment destination[DirectMove::kSgesMax];
+  uint16_t destinations = 1;
+  if (move.receive == nullptr) {
+    if (peer.CheckRemote(move.rkey, move.remote_addr, move.length, access::kRemoteWrite,
+                         destination) != VendorErr::kNone ||
+        IsByWindow(destination[0])) {
+      return false;
+    }
+  } else {
+    if (move.receive->num_sge > DirectMove::kSgesMax) return false;
+    shm::Sge needed[DirectMove::kSgesMax];
+    const uint32_t count =
+        transport::TrimSges(move.receive->sge, move.receive->num_sge, move.length, needed);
+    if (peer.CheckLocal(needed, count, access::kLocalWrite, destination, &destinations) !=
+        VendorErr::kNone) {
+      return false;
+    }
+  }
+  transport::Payload payload;
+  payload.length = move.length;
+  payload.bytes = move.bytes;
+  payload.segments = move.bytes == nullptr ? move.segments : nullptr;
+  payload.segment_count = move.segment_count;
+  return device->MoveNow(payload, destination, destinations);
+}
+
+uint32_t DeviceCore::SendDirect(DeviceQp& qp, uint32_t max) {
+  // Known once a PDU went there: not over a network, and connected to this QP.
+  if (qp.service() != Service::kRc || qp.peer_epoch != path_epoch_ || qp.rate.IsSet()) return 0;
+  DeviceQp* peer = FindQp(qp.peer);
+  const bool is_free = peer != nullptr && peer != &qp && qp.waiting.empty() &&
+                       peer->waiting.empty() && !qp.has_more_output && !peer->has_more_output &&
+                       peer->qpn == qp.transport->remote_qpn();
+  if (!is_free) return 0;
+  uint32_t sent = 0;
+  while (sent < max && qp.transport->SendDirect(now_, *peer->transport)) ++sent;
+  if (sent == 0) return 0;
+  pdus_ += 2 * uint64_t{sent};  // with their acknowledgements
+  MarkForDrain(qp);
+  MarkForDrain(*peer);
+  DrainMarked();
+  return sent;
+}
+
+}  // namespace verbena::softnic
