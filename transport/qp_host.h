@@ -109,12 +109,13 @@ class QpHost {
   // nothing that a key taken away has let in touches memory any more. False: something does still,
   // and QpTransport::OnKeysSettled tells when it is done, once for the last call of each role.
   virtual bool SettleKeys(QpRole waiter) { return true; }
-  // Fills in the segments. False, and nothing is counted: a key does not allow it, or they are many.
+  // Fills in the segments. False, and nothing is counted: a key does not allow it, or they are
+  // many.
   virtual bool ResolveDirect(const shm::Sge* sge, uint32_t num_sge, DirectMove* move) {
     return false;
   }
-  // Moves a message from here to where `peer`, the other end's host, may have it. False: it can't be
-  // moved at once, or a key does not allow it, which is not counted; some bytes may have moved.
+  // Moves a message from here to where `peer`, the other end's host, may have it. False: it can't
+  // be moved at once, or a key does not allow it, which is not counted; some bytes may have moved.
   virtual bool MoveDirect(const DirectMove& move, QpHost& peer) { return false; }
   // UD: the path an address handle stands for; checks its PD. False: no such AH, or another PD's.
   virtual bool ResolveAh(uint32_t ah, Path* out) = 0;

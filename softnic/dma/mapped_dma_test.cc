@@ -102,6 +102,36 @@ TEST_F(MappedDma, IsDoneWithinSubmitAndCounted) {
   EXPECT_EQ(dma_.process_bytes(), 0u);
 }
 
+TEST_F(MappedDma, MovesNowWhatIsMappedAndNothingElse) {
+  std::byte* a = MapSlot(0, 2);
+  std::byte* b = MapSlot(1, 2);
+  MemoryId ra = Add(a, 2 * kPage, {Piece(a, 2 * kPage, 0)});
+  MemoryId rb = Add(b, 2 * kPage, {Piece(b, 2 * kPage, 1)});
+  MemoryId half = Add(b, 2 * kPage, {Piece(b, kPage, 1)});
+  std::memcpy(a, "in three pieces", 15);
+  const DmaSegment from[] = {Segment(ra, a, 3), Segment(ra, a + 3, 12)};
+  transport::Payload source;
+  source.length = 15;
+  source.segments = from;
+  source.segment_count = 2;
+  auto moves_to = [&](const DmaSegment& to) {
+    std::lock_guard lock(mutex_);
+    return dma_.MoveNow(source, &to, 1);
+  };
+  EXPECT_TRUE(moves_to(Segment(rb, b + kPage - 4, 15)));
+  EXPECT_EQ(std::memcmp(b + kPage - 4, "in three pieces", 15), 0);
+  EXPECT_EQ(dma_.mapped_bytes(), 15u);
+  EXPECT_FALSE(moves_to(Segment(half, b + kPage - 4, 15))) << "a part is not mapped";
+  EXPECT_FALSE(moves_to(Segment(rb, b + 2 * kPage - 4, 15))) << "beyond the region";
+  EXPECT_FALSE(moves_to(Segment(99, b, 15))) << "no region";
+  EXPECT_FALSE(moves_to(Segment(kNullMemory, b, 15)));
+  // What was submitted and is not reported comes first.
+  Copy(1, 1, Segment(ra, a, 8), Segment(rb, b, 8));
+  EXPECT_FALSE(moves_to(Segment(rb, b, 15)));
+  EXPECT_EQ(TakeDone().size(), 1u);
+  EXPECT_TRUE(moves_to(Segment(rb, b, 15)));
+}
+
 TEST_F(MappedDma, LargeCopiesTakeTurnsAndKeepTheirOrder) {
   constexpr uint32_t kBytes = 1 << 20;
   std::byte* a = MapSlot(0, 2 * kBytes / kPage);

@@ -35,7 +35,8 @@ class DmaFixture : public ::testing::Test {
         }
         if (after_batch_) after_batch_();
       }
-      // On a busy machine a copy may last long enough to be given to another thread, which wakes us.
+      // On a busy machine a copy may last long enough to be given to another thread, which wakes
+      // us.
       if (!dma_.IsIdle()) continue;
       idle_ = true;
       wake_.notify_all();
