@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Unmodified perftest beside what the machine itself costs, alternating in one run.
 
-    perftest_bench.py latency|bandwidth|wire ROUNDS
+    perftest_bench.py latency|rate|bandwidth|wire ROUNDS
     perftest_bench.py domains BATCHES
 
 Prints one JSON object per figure, for tools/bench.
@@ -95,6 +95,26 @@ def mapped_latency(case, pair, rounds):
         trips.append(2 * row[4])
     figure("crowded round trip, 8 B WRITE, mapped", statistics.median(trips), "us",
            "same-core futex ping-pong", statistics.median(floors), 1.5)
+
+
+def rate(case, rounds):
+    """The NIC on one core, the client on the other: of the peer of a WRITE nothing is asked, that of
+    a SEND posts receives."""
+    pair = Pair.beside(case.instance())
+    rates = {("write", "mapped"): [], ("write", "process"): [], ("send", "mapped"): []}
+    floors = []
+    for _ in range(rounds):
+        machine = reference(case, 2)
+        floors.append(machine.get("ring_mps", 0))
+        for (kind, backend), values in rates.items():
+            harness.force_dma(backend)
+            count = 2_000_000 if backend == "mapped" else 500_000
+            row = perftest(case, pair, f"ib_{kind}_bw", "-s", "8", "-t", "128", "-n", str(count))
+            values.append(row[4])
+    for (kind, backend), values in rates.items():
+        figure(f"{kind.upper()} rate, 8 B, depth 128, {backend}", statistics.median(values), "M/s",
+               "a bare ring in shared memory", statistics.median(floors),
+               0.05 if (kind, backend) == ("write", "mapped") else None, ">=")
 
 
 def bandwidth(case, rounds):
@@ -213,7 +233,7 @@ def run_case(function):
 def main():
     kind, rounds = sys.argv[1], int(sys.argv[2])
     harness.need_programs("reference")
-    benches = {"latency": latency, "bandwidth": bandwidth, "wire": wire, "domains": domains}
+    benches = {"latency": latency, "rate": rate, "bandwidth": bandwidth, "wire": wire, "domains": domains}
     return run_case(lambda case: benches[kind](case, rounds))
 
 
