@@ -114,6 +114,8 @@ TEST(Helper, ThatNeverAnswersHoldsUpItsOwnSessionOnly) {
     silent.client.Close();
     another.client.Close();
     EXPECT_TRUE(Eventually([&] { return daemon.StatusNumber("sessions") == 0; }));
+    EXPECT_TRUE(Eventually([&] { return daemon.StatusNumber("slow_processes") == 0; }))
+        << "nothing hangs any more, nor does a thread";
   }
   EXPECT_TRUE(Eventually([&] { return daemon.StatusNumber("sessions") == 0; }));
   EXPECT_TRUE(Eventually([&] { return daemon.FdCount() == baseline; }));
