@@ -139,6 +139,19 @@ TEST(Direct, WhatIsNotAsUsualGoesTheUsualWay) {
   EXPECT_EQ(world.world.dma.moved_now, 1u);
 }
 
+TEST(Direct, AQpThatTakesNoWritesTakesNone) {
+  DirectWorld world(true);
+  shm::QpAttr attr{};
+  attr.qp_access_flags = access::kRemoteRead;
+  const End &end = world.ends[0], &peer = world.ends[1];
+  ASSERT_EQ(peer.client->Modify(*peer.qp, attr, shm::qp_mask::kAccessFlags), 0);
+  world.Write(0, 1, 8);
+  world.Settle();
+  ASSERT_EQ(end.sends.size(), 1u);
+  EXPECT_EQ(end.sends.back().status, WcStatus::kRemInvReqErr);
+  EXPECT_EQ(world.world.dma.moved_now, 0u);
+}
+
 TEST(Direct, WhatFailsHereTakesNoReceiveThere) {
   TestPair<> pair;
   TestSrq srq;
