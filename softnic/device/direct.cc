@@ -1,7 +1,5 @@
 // Small messages between two connected QPs of this instance: in one step, where that makes no
 // difference but to time (transport/rc/rc_direct.cc).
-#include <algorithm>
-
 #include "softnic/device/device_core.h"
 
 namespace verbena::softnic {

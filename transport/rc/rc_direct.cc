@@ -85,11 +85,7 @@ bool Responder::TakesDirect(Psn psn, const SendRecord& rec) {
   if (!IsSend(rec) && (attributes_->access_flags() & access::kRemoteWrite) == 0) return false;
   if (!rec.TakesReceive()) return true;
   if (EnsureReceive() != ResponderFault::kNone) return false;
-  if (!IsSend(rec)) return true;
-  const RecvWork& work = NextReceive();
-  uint64_t room = 0;
-  for (uint32_t i = 0; i < work.num_sge; ++i) room += work.sge[i].length;
-  return rec.length <= room;
+  return !IsSend(rec) || rec.length <= ReceiveRoomBytes();
 }
 
 void Responder::EndDirect(const SendRecord& rec) {

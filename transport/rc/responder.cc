@@ -214,11 +214,7 @@ ResponderFault Responder::CheckLength(const Pdu& pdu, const OpcodeInfo& info) co
     return fits ? ResponderFault::kNone : ResponderFault::kBadLength;
   }
   uint64_t room = message_.room_bytes;
-  if (info.is_first) {
-    const RecvWork& work = receives_[receives_used_];
-    room = 0;
-    for (uint32_t i = 0; i < work.num_sge; ++i) room += work.sge[i].length;
-  }
+  if (info.is_first) room = ReceiveRoomBytes();
   return so_far <= room ? ResponderFault::kNone : ResponderFault::kReceiveTooShort;
 }
 
@@ -326,9 +322,7 @@ void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op)
   if (info.is_first) {
     message_.kind = info.is_send ? Message::kSend : Message::kWrite;
     if (info.is_send) {
-      const RecvWork& work = receives_[receives_used_];
-      uint64_t room = 0;
-      for (uint32_t i = 0; i < work.num_sge; ++i) room += work.sge[i].length;
+      const uint64_t room = ReceiveRoomBytes();
       message_.room_bytes = room > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(room);
     } else {
       message_.rkey = pdu.rkey;

@@ -53,6 +53,13 @@ class Responder {
   // Whether the request may be carried out in one step. Has its receive WQE at hand then.
   bool TakesDirect(Psn psn, const SendRecord& rec);
   const RecvWork& NextReceive() const { return receives_[receives_used_]; }
+  // What the receive WQE for the current message holds.
+  uint64_t ReceiveRoomBytes() const {
+    const RecvWork& work = NextReceive();
+    uint64_t room = 0;
+    for (uint32_t i = 0; i < work.num_sge; ++i) room += work.sge[i].length;
+    return room;
+  }
   void EndDirect(const SendRecord& rec);
   // ---
 
