@@ -200,6 +200,7 @@ TEST_F(CmLifecycle, WaitingEventsMoveAlong) {
   const shm::CmHandle passive = last_.id;
   ASSERT_NO_FATAL_FAILURE(Expect(elsewhere, RDMA_CM_EVENT_CONNECT_REQUEST));
   ASSERT_EQ(Accept(pair_.server, passive, ParamOf(0x22)), 0);
+  ASSERT_NO_FATAL_FAILURE(Expect(pair_.client, RDMA_CM_EVENT_CONNECT_RESPONSE));
   Close(pair_.client);
   ASSERT_NO_FATAL_FAILURE(Expect(elsewhere, RDMA_CM_EVENT_REJECTED, 28));
   request.migrate.channel = 12345;
@@ -347,25 +348,33 @@ TEST_F(CmLifecycle, AnythingMayBeAsked) {
   Program programs[] = {StartProgram(0), StartProgram(0), StartProgram(1)};
   const char* kAddresses[] = {"10.0.0.1", "10.0.0.2",  "127.0.0.1", "127.0.0.2", "0.0.0.0",
                               "::",       "239.1.1.1", "fd00::2",   "10.0.0.9"};
+  shm::CmHandle newest[3] = {};
   for (int i = 0; i < 200'000; ++i) {
-    const Program& program = programs[random_() % 3];
+    const size_t who = random_() % 3;
+    Program& program = programs[who];
     shm::CmRequest request{};
     auto* bytes = reinterpret_cast<uint8_t*>(&request);
     if (random_() % 4 == 0) {
       for (size_t at = 0; at < sizeof request; ++at) bytes[at] = static_cast<uint8_t>(random_());
     }
-    request.op = static_cast<uint32_t>(random_() % 23);
-    request.handle = static_cast<uint32_t>(random_() % 40);
+    // What leads somewhere more often than not.
+    static constexpr CmOp kForward[] = {CmOp::kCreateId,     CmOp::kListen,   CmOp::kResolveAddr,
+                                        CmOp::kResolveRoute, CmOp::kConnect,  CmOp::kGetEvent,
+                                        CmOp::kAccept,       CmOp::kEstablish};
+    const bool is_forward = random_() % 4 != 0;
+    request.op = is_forward ? static_cast<uint32_t>(kForward[random_() % std::size(kForward)])
+                            : static_cast<uint32_t>(random_() % 24);
+    request.handle = newest[who] - static_cast<uint32_t>(random_() % (is_forward ? 4 : 20));
     request.number = static_cast<uint32_t>(random_() % 8);
     const shm::CmAddress address =
-        At(kAddresses[random_() % std::size(kAddresses)], static_cast<uint16_t>(random_() % 4));
+        At(kAddresses[random_() % std::size(kAddresses)], static_cast<uint16_t>(random_() % 3));
     switch (static_cast<CmOp>(request.op)) {
       case CmOp::kCreateId:
-        request.create.channel = static_cast<uint32_t>(random_() % 4);
+        request.create.channel = program.channel;
         request.create.port_space = random_() % 2 == 0 ? RDMA_PS_TCP : RDMA_PS_UDP;
         break;
       case CmOp::kMigrateId:
-        request.migrate.channel = static_cast<uint32_t>(random_() % 4);
+        request.migrate.channel = program.channel;
         break;
       case CmOp::kBind:
         request.bind.address = address;
@@ -384,7 +393,18 @@ TEST_F(CmLifecycle, AnythingMayBeAsked) {
       default:
         break;
     }
-    Ask(program, request);
+    if (request.op == static_cast<uint32_t>(CmOp::kGetEvent) && random_() % 2 == 0) {
+      request.handle = program.channel;
+    }
+    const shm::CmReply reply = Ask(program, request);
+    if (request.op == static_cast<uint32_t>(CmOp::kGetEvent)) {
+      if (reply.error == 0) newest[who] = std::max(newest[who], reply.event.id);
+    } else {
+      newest[who] = std::max(newest[who], reply.handle);
+    }
+    if (request.op == static_cast<uint32_t>(CmOp::kCreateChannel) && reply.error == 0) {
+      program.channel = reply.handle;
+    }
     if (i % 16 == 0) Settle();
     if (i % 1'000 == 0) Step();
   }
