@@ -184,8 +184,8 @@ TEST_F(CmSessionTest, ManyThreadsAsk) {
       for (uint32_t i = 0; i < 200; ++i) {
         shm::CmReply reply;
         const uint32_t error = t * 1000 + i;
-        wrong += session->Execute(Request(shm::CmOp::kNotify, error), &reply) !=
-                 static_cast<int>(error);
+        wrong +=
+            session->Execute(Request(shm::CmOp::kNotify, error), &reply) != static_cast<int>(error);
       }
     });
   }
