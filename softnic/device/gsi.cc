@@ -53,8 +53,8 @@ void DeviceCore::EmitMad(Nic& nic, const Gid& sgid, const Gid& dgid, const std::
   pdu.service = Service::kUd;
   pdu.opcode = transport::Opcode::kSendOnly;
   pdu.pkey = kDefaultPkey;
-  pdu.src_qpn = kGsiQpn;
-  pdu.dest_qpn = kGsiQpn;
+  pdu.src_qpn = kQpnGsi;
+  pdu.dest_qpn = kQpnGsi;
   pdu.qkey = kGsiQkey;
   pdu.psn = nic.gsi.next_psn;
   nic.gsi.next_psn = nic.gsi.next_psn.Next();
@@ -97,7 +97,7 @@ void DeviceCore::TakeMad(Nic& nic, const Pdu& pdu) {
     ++nic.qkey_violations;
   } else if (pdu.payload.length != kMadBytes || pdu.opcode != transport::Opcode::kSendOnly) {
     ++nic.wire.rx_malformed;
-  } else if (pdu.src_qpn != kGsiQpn || FindNic(pdu.path->dgid) != &nic) {
+  } else if (pdu.src_qpn != kQpnGsi || FindNic(pdu.path->dgid) != &nic) {
     ++nic.wire.rx_wrong_peer;
   } else if (mad_handler_) {
     mad_handler_(nic.index(), pdu.path->dgid, pdu.path->sgid, pdu.payload.bytes,

@@ -17,7 +17,6 @@
 
 namespace verbena::softnic {
 
-inline constexpr Qpn kGsiQpn{1};
 inline constexpr QKey kGsiQkey{0x8001'0000};  // well known, IBTA 10.2.5
 inline constexpr uint32_t kMadBytes = 256;    // IBTA 13.4.2
 

@@ -108,13 +108,13 @@ TEST(GsiTest, ADatagramOfAClientDoesNotReachQp1) {
   TestClient& client = world.AddClient(0);
   TestCq cq = client.MustCreateCq();
   TestQp qp = client.MustCreateQp(Service::kUd, cq);
-  EXPECT_GT(qp.qpn.value, kGsiQpn.value);
+  EXPECT_GT(qp.qpn.value, kQpnGsi.value);
   ASSERT_EQ(client.ToInit(qp, Service::kUd), 0);
   ASSERT_EQ(client.ToRtr(qp, Service::kUd, {}, {}), 0);
   ASSERT_EQ(client.ToRts(qp, Service::kUd), 0);
   shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kSend, 1);
   wqe.ah = client.CreateAh(TestWorld::GidOf(1));
-  wqe.remote_qpn = kGsiQpn.value;
+  wqe.remote_qpn = kQpnGsi.value;
   wqe.remote_qkey = kGsiQkey.value;
   std::array<std::byte, kMadBytes> mad = MadOf(1);
   TestMr mr = client.MustRegMr(mad.data(), mad.size(), access::kLocalWrite);
@@ -148,7 +148,7 @@ class GsiWire : public Wire {
     pdu.opcode = transport::Opcode::kSendOnly;
     pdu.pkey = kDefaultPkey;
     pdu.qkey = kGsiQkey;
-    pdu.src_qpn = pdu.dest_qpn = kGsiQpn;
+    pdu.src_qpn = pdu.dest_qpn = kQpnGsi;
     return pdu;
   }
 
@@ -186,7 +186,7 @@ TEST_P(GsiWire, AMadCrossesTheNetwork) {
 }
 
 TEST_P(GsiWire, IsToldFromOthersByWhoLooksAtPackets) {
-  EXPECT_NE(a->device->DescribeOwner(0, kGsiQpn), "");
+  EXPECT_NE(a->device->DescribeOwner(0, kQpnGsi), "");
 }
 
 TEST_P(GsiWire, APacketLikeAMadIsOne) {
