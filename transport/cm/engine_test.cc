@@ -340,16 +340,53 @@ TEST_F(CmTest, AQpThatConnectsAnewEndsItsOldConnection) {
   Expect(1, EventKind::kReqReceived);
 }
 
-TEST_F(CmTest, AQpInTimewaitIsNotFreeYet) {
+// When its QP may be used again is for the side that has it to say.
+TEST_F(CmTest, AQpMayConnectAnewOnceItsConnectionIsOver) {
   CommId active, passive;
   ASSERT_NO_FATAL_FAILURE(MakeConnection(&active, &passive));
   ASSERT_EQ(engines_[0].SendDreq(now_, active, {}), 0);
   Expect(1, EventKind::kDreqReceived);
   ASSERT_EQ(engines_[1].SendDrep(now_, passive, {}), 0);
   Expect(0, EventKind::kDrepReceived);
+  ASSERT_EQ(engines_[1].StateOf(passive), State::kTimewait);
   Connect();
+  Expect(1, EventKind::kReqReceived, &passive);
+  // The end of the old one's timewait leaves the new one alone.
+  ASSERT_EQ(engines_[1].SendRep(now_, passive, MakeRep(0x23)), 0);
+  Expect(0, EventKind::kRepReceived);
+  Expect(0, EventKind::kTimewaitExit);
+  CommId id;
+  ASSERT_EQ(engines_[0].SendReq(now_, {kHere, kThere}, MakeReq(), &id), 0);
   Expect(0, EventKind::kRejected);
   EXPECT_EQ(std::get<Rej>(last_.body).reason, RejectReason::kStaleConnection);
+}
+
+TEST_F(CmTest, AnMraIsPreparedForThoseWhoAskAgain) {
+  CommId passive;
+  Connect();
+  Expect(1, EventKind::kReqReceived, &passive);
+  ASSERT_EQ(engines_[1].PrepareMra(passive, 20), 0);
+  EXPECT_EQ(engines_[1].StateOf(passive), State::kMraReqSent);
+  OutMad out;
+  EXPECT_FALSE(engines_[1].PollMad(&out));
+  const Instant before = now_;
+  Expect(0, EventKind::kMraReceived);
+  EXPECT_GT((now_ - before).ns, TimeOf(kResponseTimeout).ns);
+  EXPECT_EQ(engines_[0].counters().retries, 1u);
+  EXPECT_EQ(engines_[1].PrepareMra(CommId{1}, 20), EINVAL);
+}
+
+TEST_F(CmTest, AForgottenReqComesAgainAsNew) {
+  CommId passive;
+  Connect();
+  Expect(1, EventKind::kReqReceived, &passive);
+  ASSERT_EQ(engines_[1].Forget(passive), 0);
+  EXPECT_EQ(engines_[1].size(), 0u);
+  EXPECT_EQ(engines_[1].Forget(passive), EINVAL);
+  Expect(1, EventKind::kReqReceived, &passive);
+  ASSERT_EQ(engines_[1].SendRep(now_, passive, MakeRep()), 0);
+  EXPECT_EQ(engines_[1].Forget(passive), EINVAL);
+  Expect(0, EventKind::kRepReceived);
 }
 
 TEST_F(CmTest, WhoeverIsAbandonedTellsItsPeer) {
