@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "verbs_shim/rdmacm/objects.h"
 
@@ -11,24 +12,28 @@ namespace {
 
 enum class Outcome { kTell, kSkip };
 
-// Until the channel has something. 0 or errno: EAGAIN: the program asked not to block; EINTR; EIO:
-// the daemon is gone. A cancellation point: nothing is held here.
-int AwaitEvent(const Channel* channel) {
-  const int flags = fcntl(channel->base.fd, F_GETFL);
+// Until the channel has something, or hangs up. 0 or errno: EAGAIN: the program asked not to block;
+// EINTR. A cancellation point: nothing is held here.
+int AwaitEvent(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
   if (flags < 0) return errno;
   if ((flags & O_NONBLOCK) != 0) return EAGAIN;
-  pollfd entry = {channel->base.fd, POLLIN, 0};
-  if (poll(&entry, 1, -1) < 0) return errno;
-  return (entry.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0 ? EIO : 0;
+  pollfd entry = {fd, POLLIN, 0};
+  return poll(&entry, 1, -1) < 0 ? errno : 0;
 }
 
-// 0 or errno, as above.
-int TakeEvent(Channel* channel, shm::CmReply* reply) {
+// 0 or errno: as above, and EIO: the daemon is gone.
+int TakeEvent(const Channel* channel, shm::CmReply* reply) {
+  // A thread may destroy the channel in which another waits, as many programs do at their end. That
+  // other thread goes on waiting then, as it does in the kernel, and looks at the channel no more.
+  const int fd = channel->base.fd;
+  client::CmSession* session = channel->session;
   const shm::CmRequest request = NewRequest(shm::CmOp::kGetEvent, channel->handle);
-  for (;;) {
-    int error = channel->session->Execute(request, reply);
+  for (bool has_waited = false;; has_waited = true) {
+    int error = session->Execute(request, reply);
+    while (has_waited && error != 0 && error != EAGAIN && error != EIO) pause();
     if (error != EAGAIN) return error;
-    error = AwaitEvent(channel);
+    error = AwaitEvent(fd);
     if (error != 0) return error;
   }
 }
