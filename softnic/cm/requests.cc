@@ -58,6 +58,11 @@ void CmCore::CloseSession(Instant now, uint32_t number) {
   auto found = sessions_.find(number);
   if (found == sessions_.end()) return;
   CmSession& session = found->second;
+  // Their events first, all at once: looking for those of each identifier would take long.
+  for (auto& [handle, channel] : session.channels) {
+    for (const CmQueuedEvent& event : channel.events) NoteWaiting(session, event, -1);
+    channel.events.clear();
+  }
   while (!session.ids.empty()) DestroyId(now, session, session.ids.begin()->first);
   sessions_.erase(found);
   Pump(now);
