@@ -152,6 +152,8 @@ int CmCore::DispatchToId(Instant now, CmSession& session, CmIdentifier& id, cons
       return SetOption(session, id, request);
     case shm::CmOp::kJoinMcast:
       return JoinMulticast(session, id, request, reply);
+    case shm::CmOp::kWriteEvent:
+      return WriteEvent(session, id, request);
     default:
       return EINVAL;
   }
