@@ -72,6 +72,16 @@ int CmCore::Migrate(CmSession& session, CmIdentifier& id, CmHandle handle, Reply
   return 0;
 }
 
+int CmCore::WriteEvent(const CmSession& session, CmIdentifier& id, const Request& request) {
+  const auto& user = request.user;
+  if (user.event != shm::kCmEventUser && user.event != shm::kCmEventInternal) return EINVAL;
+  if (!HasRoomForEvent(session)) return ENOMEM;
+  shm::CmEvent event{};
+  event.arg = user.arg;
+  Tell(id, static_cast<CmEventType>(user.event), user.status, event);
+  return 0;
+}
+
 bool CmCore::HasRoomForEvent(const CmSession& session) const {
   return session.events_waiting < config_.events_per_session_max;
 }

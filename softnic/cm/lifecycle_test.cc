@@ -70,6 +70,13 @@ TEST_F(CmLifecycle, TheClientGoesBeforeTheRtu) {
   ExpectOutcome(pair_.server, RDMA_CM_EVENT_REJECTED, 28);
 }
 
+TEST_F(CmLifecycle, TheClientGoesWhileTheRepIsOnItsWay) {
+  ASSERT_NO_FATAL_FAILURE(AskForConnection(&pair_));
+  ASSERT_EQ(Accept(pair_.server, pair_.passive, ParamOf(0x22)), 0);
+  Close(pair_.client);
+  ExpectOutcome(pair_.server, RDMA_CM_EVENT_REJECTED, 4);
+}
+
 TEST_F(CmLifecycle, TheClientGoesWhileItsRtuIsOnItsWay) {
   ASSERT_NO_FATAL_FAILURE(AskForConnection(&pair_));
   ASSERT_EQ(Accept(pair_.server, pair_.passive, ParamOf(0x22)), 0);
@@ -207,6 +214,21 @@ TEST_F(CmLifecycle, WaitingEventsMoveAlong) {
   EXPECT_EQ(Ask(pair_.server, request).error, ENOENT);
 }
 
+TEST_F(CmLifecycle, AProgramMayWriteEvents) {
+  const Program program = StartProgram(0);
+  const shm::CmHandle id = NewId(program);
+  ASSERT_EQ(ResolveAddress(program, id, At("10.0.0.2", 7)), 0);
+  shm::CmRequest request = RequestOf(CmOp::kWriteEvent, id);
+  request.user = {shm::kCmEventUser, -5, 0x1122'3344'5566'7788};
+  ASSERT_EQ(Ask(program, request).error, 0);
+  ASSERT_NO_FATAL_FAILURE(Expect(program, RDMA_CM_EVENT_ADDR_RESOLVED));
+  ASSERT_NO_FATAL_FAILURE(Expect(program, static_cast<rdma_cm_event_type>(shm::kCmEventUser), -5));
+  EXPECT_EQ(last_.arg, 0x1122'3344'5566'7788u);
+  EXPECT_EQ(last_.cookie, 0xc00c1eu);
+  request.user.event = RDMA_CM_EVENT_ESTABLISHED;
+  EXPECT_EQ(Ask(program, request).error, EINVAL) << "not the program's to say";
+}
+
 TEST_F(CmLifecycle, WithoutAChannelNobodyIsTold) {
   ASSERT_NO_FATAL_FAILURE(MakeConnection(&pair_));
   const shm::CmHandle id = NewId(pair_.client);
@@ -278,7 +300,7 @@ TEST_F(CmLifecycle, WhatIsShown) {
 TEST_F(CmLifecycle, ASessionReachesItsOwnHandlesAlone) {
   ASSERT_NO_FATAL_FAILURE(MakeConnection(&pair_));
   const Program stranger = StartProgram(1);
-  for (uint32_t op = 2; op <= 21; ++op) {
+  for (uint32_t op = 2; op <= 22; ++op) {
     for (shm::CmHandle handle : {pair_.passive, pair_.listener, 0u, 0xffff'ffffu}) {
       if (handle == stranger.channel) continue;
       const shm::CmReply reply = Ask(stranger, static_cast<CmOp>(op), handle);

@@ -161,7 +161,12 @@ TEST_F(CmAddresses, OfNicsWithANetwork) {
   EXPECT_EQ(Reach("10.0.0.2", "10.9.9.9"), strerror(EADDRNOTAVAIL));
   EXPECT_EQ(Reach("::ffff:10.0.0.2"), "[::ffff:10.0.0.1]:0@0");
   EXPECT_EQ(Reach("239.1.1.1"), "10.0.0.1:0@0");
-  std::vector<CmNic> nics = NicsOf(0);
+  std::vector<CmNic> nics = {NicsOf(0)[0]};
+  Use(nics);
+  EXPECT_EQ(Reach("127.0.0.1"), strerror(ENODEV)) << "this host's, but no NIC's";
+  EXPECT_EQ(Reach("127.0.0.1", "10.0.0.1"), strerror(ENODEV));
+  EXPECT_EQ(Reach("127.0.0.9"), strerror(EHOSTUNREACH)) << "not for the network";
+  nics = NicsOf(0);
   nics[0].gids.pop_back();
   nics[0].is_up = true;
   Use(nics);
