@@ -37,6 +37,15 @@ TEST(CmSession, OtherAbiVersionIsToldSo) {
   EXPECT_EQ(client.Open(daemon.directory(), hello), EPROTO);
 }
 
+TEST(CmSession, TooManyAreToldSo) {
+  TestDaemon daemon({"--max-sessions=2"});
+  CmTestClient one(daemon), other(daemon), third;
+  EXPECT_EQ(third.Open(daemon.directory()), EMFILE);
+  other.Close();
+  EXPECT_TRUE(Eventually([&] { return daemon.StatusNumber("cm_sessions") == 1; }));
+  EXPECT_EQ(third.Open(daemon.directory()), 0);
+}
+
 TEST(CmSession, HandlesOfOthersAreNone) {
   TestDaemon daemon;
   CmTestClient one(daemon), other(daemon);
@@ -286,6 +295,28 @@ TEST_P(CmConnect, ManyConnectAtOnce) {
   }
   server.Close();
   EXPECT_TRUE(Eventually([&] { return daemon.StatusNumber("cm_ids") == 0; }));
+}
+
+TEST_P(CmConnect, ConnectionsThatEndedLeaveNothing) {
+  Listen();
+  int fds = 0;
+  for (int i = 0; i < 300; ++i) {
+    active = Resolve(kActiveCookie);
+    ASSERT_EQ(client.Connect(CmOp::kConnect, active, 0, 0x111, ""), 0);
+    passive = TakeRequest();
+    ASSERT_EQ(server.Connect(CmOp::kAccept, passive, kPassiveCookie, 0x222, ""), 0);
+    ASSERT_EQ(client.NextEvent(client_channel), kConnectResponse);
+    ASSERT_EQ(client.Ask(CmOp::kEstablish, active), 0);
+    ASSERT_EQ(server.NextEvent(server_channel), kEstablished);
+    ASSERT_EQ(client.Ask(CmOp::kDestroyId, active), 0);
+    ASSERT_EQ(server.NextEvent(server_channel), kDisconnected);
+    ASSERT_EQ(server.Ask(CmOp::kDestroyId, passive), 0);
+    if (i == 0) fds = daemon.IdleFdCount();
+  }
+  EXPECT_EQ(daemon.IdleFdCount(), fds);
+  EXPECT_EQ(daemon.StatusNumber("cm_ids"), 1);
+  EXPECT_TRUE(Eventually([&] { return daemon.StatusNumber("communications") == 0; }))
+      << "they are in timewait for a moment";
 }
 
 TEST_P(CmConnect, IsShown) {
