@@ -222,7 +222,7 @@ TEST_F(CmLifecycle, AProgramMayWriteEvents) {
   request.user = {shm::kCmEventUser, -5, 0x1122'3344'5566'7788};
   ASSERT_EQ(Ask(program, request).error, 0);
   ASSERT_NO_FATAL_FAILURE(Expect(program, RDMA_CM_EVENT_ADDR_RESOLVED));
-  ASSERT_NO_FATAL_FAILURE(Expect(program, static_cast<rdma_cm_event_type>(shm::kCmEventUser), -5));
+  ASSERT_NO_FATAL_FAILURE(Expect(program, shm::kCmEventUser, -5));
   EXPECT_EQ(last_.arg, 0x1122'3344'5566'7788u);
   EXPECT_EQ(last_.cookie, 0xc00c1eu);
   request.user.event = RDMA_CM_EVENT_ESTABLISHED;

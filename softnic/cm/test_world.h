@@ -307,10 +307,10 @@ class CmWorld : public ::testing::Test {
     }
   }
   // The next event, whenever it comes; in `last_`.
-  void Expect(const Program& program, rdma_cm_event_type type, int status = 0) {
+  void Expect(const Program& program, uint32_t type, int status = 0) {
     const std::optional<shm::CmEvent> event = Take(program);
     ASSERT_TRUE(event.has_value()) << "no event " << type;
-    ASSERT_EQ(event->event, static_cast<uint32_t>(type)) << "status " << event->status;
+    ASSERT_EQ(event->event, type) << "status " << event->status;
     ASSERT_EQ(event->status, status);
     last_ = *event;
   }

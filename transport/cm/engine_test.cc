@@ -365,12 +365,7 @@ TEST_F(CmTest, AnMraIsPreparedForThoseWhoAskAgain) {
   Connect();
   Expect(1, EventKind::kReqReceived, &passive);
   ASSERT_EQ(engines_[1].PrepareMra(passive, 20), 0);
-  EXPECT_EQ(engines_[1].StateOf(passive), State::kMraReqSent);
-  OutMad out;
-  EXPECT_FALSE(engines_[1].PollMad(&out));
-  const Instant before = now_;
   Expect(0, EventKind::kMraReceived);
-  EXPECT_GT((now_ - before).ns, TimeOf(kResponseTimeout).ns);
   EXPECT_EQ(engines_[0].counters().retries, 1u);
   EXPECT_EQ(engines_[1].PrepareMra(CommId{1}, 20), EINVAL);
 }
