@@ -199,8 +199,6 @@ class CmCore {
   // hear of are given back.
   std::vector<shm::CmHandle> DropEvents(CmSession& session, CmIdentifier& id,
                                         shm::CmHandle membership);
-  // An event of the program's own.
-  int WriteEvent(CmSession& session, CmIdentifier& id, const Request& request);
   void DropRequestFor(CmSession& session, CmIdentifier& connection);
   void NoteWaiting(CmSession& session, const CmQueuedEvent& event, int change);
   void NoteChange(CmSession& session, shm::CmHandle channel);

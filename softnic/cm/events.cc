@@ -105,17 +105,6 @@ void CmCore::Tell(CmIdentifier& id, CmEventType type, int status, shm::CmEvent e
   Queue(session, id.channel, std::move(queued));
 }
 
-int CmCore::WriteEvent(CmSession& session, CmIdentifier& id, const Request& request) {
-  const uint32_t type = request.user.event;
-  if (type != shm::kCmEventUser && type != shm::kCmEventInternal) return EINVAL;
-  if (!id.is_named || !session.channels.contains(id.channel)) return EINVAL;
-  if (!HasRoomForEvent(session)) return ENOMEM;
-  shm::CmEvent event = {};
-  event.arg = request.user.arg;
-  Tell(id, static_cast<CmEventType>(type), request.user.status, event);
-  return 0;
-}
-
 void CmCore::Queue(CmSession& session, CmHandle channel, CmQueuedEvent event) {
   NoteWaiting(session, event, +1);
   session.channels.at(channel).events.push_back(std::move(event));
