@@ -4,6 +4,7 @@ import re
 
 from harness import STAGE, Failure, Spec, check, free_port, wait_for
 from hosts import ADDRESSES, IPV4, LossyLink, MILLION, Namespace, Pair, pair_on, two_hosts
+from parts.gtests import run_gtest
 from parts.perftest import check_table
 from parts.pyverbs import Run, copy_suite, judge, listed
 
@@ -284,6 +285,8 @@ def cases(thorough):
         Spec("qperf over rdma_cm", qperf(["rc_bw", "rc_lat", "rc_rdma_read_bw",
                                           "rc_rdma_write_lat"]), 60),
         Spec("pyverbs' tests of rdma_cm", pyverbs, 300),
+        Spec("the API used directly", lambda case: run_gtest(case, "rdmacm_test", case.instance(),
+                                                             60), 70),
     ]
     for name, server, client, ends in UTILS:
         specs.append(Spec(name, both_end(server, client, beside, ends=ends), 60))
