@@ -54,6 +54,7 @@ enum class CmOp : uint32_t {
   kSetOption = 19,   // option
   kJoinMcast = 20,   // join -> handle of the membership, then event MULTICAST_JOIN or _ERROR
   kLeaveMcast = 21,  // handle: membership -> number: events of it that were taken
+  kWriteEvent = 22,  // user -> that event, in the identifier's channel behind those that wait
 };
 
 // sockaddr_in or sockaddr_in6, without what nobody needs. family 0: none.
@@ -65,6 +66,10 @@ struct CmAddress {
   uint8_t addr[16];    // AF_INET: the first four
 };
 static_assert(sizeof(CmAddress) == 28);
+
+// Of enum rdma_cm_event_type since v60: written by the program, and by its library to itself.
+inline constexpr uint32_t kCmEventUser = 18;
+inline constexpr uint32_t kCmEventInternal = 19;
 
 inline constexpr uint32_t kCmPrivateDataMax = 256;
 inline constexpr uint32_t kCmOptionMax = 64;
@@ -130,6 +135,11 @@ struct CmRequest {
       CmAddress address;
       uint16_t join_flags;  // enum rdma_cm_join_mc_attr_flags' value; 0: full member
     } join;
+    struct {
+      uint32_t event;  // kCmEventUser, kCmEventInternal; others EINVAL
+      int32_t status;
+      uint64_t arg;
+    } user;
   };
 };
 
@@ -156,6 +166,7 @@ struct CmEvent {
   uint8_t reserved0[3];
   CmConnParam param;
   CmAddressHandle ah;
+  uint64_t arg;  // of an event that the program wrote
 };
 
 struct CmQuery {

@@ -174,23 +174,29 @@ int CmAddressBook::Resolve(const CmAddress& source, const CmAddress& destination
 
 // From `out->local`.
 int CmAddressBook::ResolveFrom(const CmAddress& destination, CmReach* out) const {
+  out->remote = GidOf(destination);
+  if (IsMulticast(destination)) return 0;
   CmPlace there;
-  if (IsMulticast(destination)) {
-    out->remote = GidOf(destination);
-  } else if (FindLocal(destination, &there) == 0) {
-    out->remote = there.gid;
-  } else {
-    // Nothing leads from a NIC without a network to another host.
-    if (Find(out->local.nic)->is_local_only) return EHOSTUNREACH;
-    out->remote = GidOf(destination);
+  switch (FindLocal(destination, &there)) {
+    case 0:
+      out->remote = there.gid;
+      return 0;
+    case ENODEV:
+      return ENODEV;
+    default:
+      break;
   }
-  return 0;
+  // Nothing leads from a NIC without a network to another host, nor from any to loopback.
+  const bool stays = Find(out->local.nic)->is_local_only || IsLoopbackNet(destination);
+  return stays ? EHOSTUNREACH : 0;
 }
 
 int CmAddressBook::ChooseSource(const CmAddress& destination, CmReach* out) const {
   CmPlace there;
   const Gid gid = GidOf(destination);
-  if (!IsMulticast(destination) && FindLocal(destination, &there) == 0) {
+  const int error = IsMulticast(destination) ? EADDRNOTAVAIL : FindLocal(destination, &there);
+  if (error == ENODEV) return ENODEV;
+  if (error == 0) {
     // To itself a host talks from the same address, but within 127/8 from 127.0.0.1.
     out->local = there;
     out->source = destination;

@@ -188,6 +188,7 @@ class CmCore {
   int CreateChannel(CmSession& session, Reply* reply);
   int DestroyChannel(Instant now, CmSession& session, shm::CmHandle handle);
   int GetEvent(CmSession& session, shm::CmHandle channel, Reply* reply);
+  int WriteEvent(const CmSession& session, CmIdentifier& id, const Request& request);
   int Migrate(CmSession& session, CmIdentifier& id, shm::CmHandle channel, Reply* reply);
   bool HasRoomForEvent(const CmSession& session) const;
   // Fills in whose it is. Of a membership or a new connection, if there is one.

@@ -58,6 +58,10 @@ int CmCore::Migrate(CmSession& session, CmIdentifier& id, CmHandle handle, Reply
     auto others = std::stable_partition(
         events.begin(), events.end(),
         [&](const CmQueuedEvent& event) { return event.id != id.self.handle; });
+    // So do the connections that they bring.
+    for (auto event = others; event != events.end(); ++event) {
+      if (event->connection != 0) session.ids.at(event->connection).channel = handle;
+    }
     std::move(others, events.end(), std::back_inserter(to->second.events));
     events.erase(others, events.end());
     NoteChange(session, id.channel);
@@ -65,6 +69,16 @@ int CmCore::Migrate(CmSession& session, CmIdentifier& id, CmHandle handle, Reply
   }
   id.channel = handle;
   reply->number = id.events_taken;
+  return 0;
+}
+
+int CmCore::WriteEvent(const CmSession& session, CmIdentifier& id, const Request& request) {
+  const auto& user = request.user;
+  if (user.event != shm::kCmEventUser && user.event != shm::kCmEventInternal) return EINVAL;
+  if (!HasRoomForEvent(session)) return ENOMEM;
+  shm::CmEvent event{};
+  event.arg = user.arg;
+  Tell(id, static_cast<CmEventType>(user.event), user.status, event);
   return 0;
 }
 

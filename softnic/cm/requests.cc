@@ -58,6 +58,11 @@ void CmCore::CloseSession(Instant now, uint32_t number) {
   auto found = sessions_.find(number);
   if (found == sessions_.end()) return;
   CmSession& session = found->second;
+  // Their events first, all at once: looking for those of each identifier would take long.
+  for (auto& [handle, channel] : session.channels) {
+    for (const CmQueuedEvent& event : channel.events) NoteWaiting(session, event, -1);
+    channel.events.clear();
+  }
   while (!session.ids.empty()) DestroyId(now, session, session.ids.begin()->first);
   sessions_.erase(found);
   Pump(now);
@@ -147,6 +152,8 @@ int CmCore::DispatchToId(Instant now, CmSession& session, CmIdentifier& id, cons
       return SetOption(session, id, request);
     case shm::CmOp::kJoinMcast:
       return JoinMulticast(session, id, request, reply);
+    case shm::CmOp::kWriteEvent:
+      return WriteEvent(session, id, request);
     default:
       return EINVAL;
   }
