@@ -19,6 +19,7 @@ enum class HelloKind : uint32_t {
   kList = 2,    // list NICs: one ListReply
   kAdmin = 3,   // then one JSON request line, one JSON reply (may span messages), for the CLI
   kImport = 4,  // through a session's socket, with an end of a socket pair: see above
+  kCm = 5,      // connection management: one CmWelcome, then cm.h
 };
 
 struct Hello {

@@ -10,12 +10,13 @@
 #include <type_traits>
 
 #include "core/shm/attach.h"
+#include "core/shm/cm.h"
 #include "core/shm/command.h"
 
 namespace verbena::shm {
 namespace {
 
-static_assert(kAbiVersion == 4, "the offsets below belong to this version");
+static_assert(kAbiVersion == 5, "the offsets below belong to this version");
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -27,6 +28,9 @@ static_assert(kIsPlain<WorkQueueHead> && kIsPlain<CqHead> && kIsPlain<DoorbellPa
 static_assert(kIsPlain<StatusPage> && kIsPlain<CommandSlot> && kIsPlain<ControlArea>);
 static_assert(std::is_trivially_copyable_v<Hello> && std::is_trivially_copyable_v<Welcome>);
 static_assert(std::is_trivially_copyable_v<ListReply> && std::is_trivially_copyable_v<FdMessage>);
+
+static_assert(std::is_trivially_copyable_v<CmRequest> && std::is_trivially_copyable_v<CmReply>);
+static_assert(sizeof(CmRequest) == 304 && sizeof(CmReply) == 352 && sizeof(CmWelcome) == 16);
 
 static_assert(offsetof(SendWqe, wr_id) == 0 && offsetof(SendWqe, opcode) == 8);
 static_assert(offsetof(SendWqe, imm_or_rkey) == 12 && offsetof(SendWqe, remote_addr) == 16);

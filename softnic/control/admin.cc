@@ -15,6 +15,7 @@
 #include <iterator>
 #include <utility>
 
+#include "softnic/control/cm_front.h"
 #include "softnic/control/network_taps.h"
 #include "softnic/control/networks.h"
 
@@ -114,6 +115,22 @@ json::object ObjectCounts(const DeviceStats& stats) {
   return o;
 }
 
+json::object CmObject(const CmCounters& c) {
+  return {{"cm_sessions", c.sessions},
+          {"cm_channels", c.channels},
+          {"cm_ids", c.ids},
+          {"communications", c.communications},
+          {"events_waiting", c.events_waiting},
+          {"cm_requests", c.requests},
+          {"cm_requests_refused", c.requests_refused},
+          {"backlog_drops", c.backlog_drops},
+          {"mads_sent", c.mads_sent},
+          {"mads_received", c.mads_received},
+          {"mads_refused", c.mads_refused},
+          {"mad_retries", c.mad_retries},
+          {"mad_duplicates", c.mad_duplicates}};
+}
+
 double CpuSeconds() {
   timespec t;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -152,6 +169,17 @@ bool ParseTarget(const std::string& name, EventTarget::Kind* out) {
 constexpr char kNoNetwork[] =
     "no NIC of this instance has a network, so there are no packets; "
     "start it with --wire or --nic";
+
+std::string RowsText(const std::vector<ShowRow>& rows) {
+  json::array array;
+  array.reserve(rows.size());
+  for (const ShowRow& row : rows) {
+    json::object o;
+    for (const auto& [name, value] : row.fields) o[name] = value;
+    array.push_back(std::move(o));
+  }
+  return json::serialize(json::object{{"rows", std::move(array)}});
+}
 
 bool ParseKind(const std::string& name, ShowKind* out) {
   static const std::pair<const char*, ShowKind> kKinds[] = {
@@ -312,6 +340,7 @@ void AdminConnection::Status() {
                                 {"operations", s.dma_operations},
                                 {"units", s.dma_units},
                                 {"slow_processes", s.slow_processes}};
+        o["cm"] = CmObject(server->cm()->Counters());
         o["hostile_acts"] = s.stats.hostile_acts;
         o["refused_connections"] = server->refused();
         return json::serialize(o);
@@ -319,22 +348,14 @@ void AdminConnection::Status() {
 }
 
 void AdminConnection::Show(const std::string& kind_name) {
+  if (kind_name == "cm") return Reply(RowsText(server_->cm()->Show()));
   ShowKind kind;
   if (!ParseKind(kind_name, &kind)) {
-    return Error("\"kind\" must be one of cmd, session, pd, mr, cq, qp, srq, ah, channel");
+    return Error(
+        "\"kind\" must be one of cmd, session, pd, mr, cq, qp, srq, ah, channel, mw, dm, cm");
   }
-  AskLeader<std::vector<ShowRow>>(
-      [device = server_->device(), kind] { return device->Show(kind); },
-      [](std::vector<ShowRow> rows) {
-        json::array array;
-        array.reserve(rows.size());
-        for (const ShowRow& row : rows) {
-          json::object o;
-          for (const auto& [name, value] : row.fields) o[name] = value;
-          array.push_back(std::move(o));
-        }
-        return json::serialize(json::object{{"rows", std::move(array)}});
-      });
+  AskLeader<std::vector<ShowRow>>([device = server_->device(), kind] { return device->Show(kind); },
+                                  RowsText);
 }
 
 void AdminConnection::AddNics(uint32_t total) {

@@ -163,6 +163,7 @@ void PathTree::ShowNic(const NicStatus& nic) {
   Write(directory + "board_id", "Verbena");
   ShowBus(directory + "device/", nic);
   ShowPort(directory + "ports/1/", nic);
+  ShowInterfaces(directory + "device/net/", nic);
   const std::string uverbs = kVerbsClass + ("uverbs" + std::to_string(nic.info.index)) + "/";
   Write(uverbs + "ibdev", NameOf(nic.info));
   Write(uverbs + "abi_version", kDriverAbi);
@@ -215,6 +216,17 @@ void PathTree::ShowGids(const std::string& port, const NicStatus& nic) {
     std::string name = InterfaceOf(interfaces.get(), nic.gids[i]);
     if (name.empty()) name = of_the_nic;
     if (!name.empty()) Write(port + "gid_attrs/ndevs/" + index, name);
+  }
+}
+
+// The interfaces that have the NIC's addresses, where programs look for an address to connect by.
+void PathTree::ShowInterfaces(const std::string& directory, const NicStatus& nic) {
+  const Interfaces interfaces = ReadInterfaces();
+  for (const Gid& gid : nic.gids) {
+    const std::string name = InterfaceOf(interfaces.get(), gid);
+    if (name.empty()) continue;
+    Write(directory + name + "/dev_id", "0x0");
+    Write(directory + name + "/dev_port", "0");
   }
 }
 

@@ -30,6 +30,7 @@ class PathTree {
   void ShowNic(const NicStatus& nic);
   void ShowPort(const std::string& port, const NicStatus& nic);
   void ShowGids(const std::string& port, const NicStatus& nic);
+  void ShowInterfaces(const std::string& directory, const NicStatus& nic);
   void ShowBus(const std::string& directory, const NicStatus& nic);
   void Write(const std::string& path, const std::string& line);
   void LinkDevice(uint32_t index);

@@ -77,6 +77,7 @@ TEST_F(PathTreeTest, SaysWhatAKernelWould) {
   EXPECT_EQ(Read(port + "gid_attrs/types/0"), "none") << "of an empty entry";
   EXPECT_EQ(Read(port + "gid_attrs/ndevs/1"), "lo\n");
   EXPECT_EQ(Read(nic + "device/numa_node"), "-1\n");
+  EXPECT_EQ(Read(nic + "device/net/lo/dev_port"), "0\n");
   EXPECT_NE(Read(nic + "device/local_cpus").find_first_not_of("0,\n"), std::string::npos);
   EXPECT_EQ(Read("/sys/class/infiniband_verbs/uverbs1/ibdev"), "nic1\n");
   EXPECT_EQ(fs::read_symlink(directory_ + "/paths/dev/infiniband/uverbs1"), "/dev/null");

@@ -15,6 +15,7 @@
 
 #include "softnic/control/admin.h"
 #include "softnic/control/attached_client.h"
+#include "softnic/control/cm_front.h"
 
 namespace verbena::softnic {
 
@@ -91,6 +92,8 @@ void Connection::OnHello(const shm::Hello& hello) {
   ControlServer* server = server_;
   auto self = shared_from_this();
   Close();
+  const auto kind = static_cast<shm::HelloKind>(hello.kind);
+  if (kind == shm::HelloKind::kCm) return server->cm()->Accept(std::move(socket), hello);
   if (hello.abi_version != shm::kAbiVersion) {
     shm::Welcome welcome = {};
     welcome.magic = shm::kAbiMagic;
@@ -99,15 +102,16 @@ void Connection::OnHello(const shm::Hello& hello) {
     SendWithFds(socket.get(), &welcome, sizeof(welcome), nullptr, 0);
     return;
   }
-  switch (static_cast<shm::HelloKind>(hello.kind)) {
+  switch (kind) {
     case shm::HelloKind::kAttach:
       return server->Attach(std::move(socket), hello);
     case shm::HelloKind::kList:
       return server->List(std::move(socket));
     case shm::HelloKind::kAdmin:
       return server->Admin(std::move(socket));
-    case shm::HelloKind::kImport:
-      break;  // comes by another way
+    case shm::HelloKind::kImport:  // comes by another way
+    case shm::HelloKind::kCm:      // see above
+      break;
   }
   server->refused_ += 1;
 }
@@ -124,6 +128,7 @@ ControlServer::ControlServer(ControlConfig config, Device* device, ProcessDma* d
       signals_(io_, SIGTERM, SIGINT),
       paths_(config_.directory),
       listener_(io_),
+      cm_(std::make_unique<CmFront>(this)),
       accept_pause_(io_),
       idle_timer_(io_),
       started_ns_(MonotonicNs()) {}
@@ -144,6 +149,7 @@ std::string ControlServer::Open() {
   int listener = dup(socket_.fd());
   if (listener < 0) return std::string("can't listen: ") + strerror(errno);
   listener_.assign(listener);
+  cm_->Open();
   shard_->SetOnHostile([this](ClientPort* port) {
     asio::post(io_, [this, id = port->id] {
       for (auto& [client, owner] : clients_) {
@@ -162,6 +168,7 @@ void ControlServer::ShowPaths(const std::vector<NicStatus>& nics) {
   // The NICs work without them.
   std::string error = paths_.Show(nics);
   if (!error.empty()) log_.Error(error);
+  cm_->SetNics(nics);
 }
 
 void ControlServer::RefreshPaths() {

@@ -62,6 +62,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 class AttachedClient;
 class AdminConnection;
+class CmFront;
 
 class ControlServer {
  public:
@@ -80,15 +81,16 @@ class ControlServer {
   ProcessDma* dma() { return dma_; }
   Shard* shard() { return shard_; }
   const Log& log() const { return log_; }
-  // Makes the files in the instance's directory say what its NICs are. At first before the shard
-  // starts, and so that who waits for the instance finds them; later by RefreshPaths, on the
-  // control thread, after something about a NIC has changed.
+  // Makes the files in the instance's directory, and connection management, say what its NICs are.
+  // At first before the shard starts, and so that who waits for the instance finds them; later by
+  // RefreshPaths, on the control thread, after something about a NIC has changed.
   void ShowPaths(const std::vector<NicStatus>& nics);
   void RefreshPaths();
 
   // Before Run; nullptr: no NIC has a network.
   void SetTaps(NetworkTaps* taps) { taps_ = taps; }
   NetworkTaps* taps() { return taps_; }
+  CmFront* cm() { return cm_.get(); }
   size_t session_count() const { return clients_.size(); }
 
   // A request of the CLI is being answered: the instance does not end before, but its idle time
@@ -129,6 +131,7 @@ class ControlServer {
   PathTree paths_;
   boost::asio::posix::stream_descriptor listener_;
   NetworkTaps* taps_ = nullptr;
+  std::unique_ptr<CmFront> cm_;
   boost::asio::steady_timer accept_pause_;
   std::chrono::steady_clock::time_point accepted_until_{};
   boost::asio::steady_timer idle_timer_;

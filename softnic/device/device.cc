@@ -59,6 +59,11 @@ bool Device::PollPorts(Instant now, uint32_t max_packets) {
 bool Device::FlushPorts(Instant now) { return impl_->core.FlushPorts(now); }
 bool Device::ExpectsPackets() const { return impl_->core.ExpectsPackets(); }
 bool Device::PreparePortsToSleep() { return impl_->core.PreparePortsToSleep(); }
+void Device::SetMadHandler(MadHandler handler) { impl_->core.SetMadHandler(std::move(handler)); }
+int Device::SendMad(Instant now, uint32_t nic, const Gid& sgid, const Gid& dgid,
+                    const std::byte* bytes, size_t length) {
+  return impl_->core.SendMad(now, nic, sgid, dgid, bytes, length);
+}
 void Device::SetPortState(Instant now, uint32_t nic, bool is_up) {
   impl_->core.SetPortState(now, nic, is_up);
 }

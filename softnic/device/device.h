@@ -14,6 +14,7 @@
 #include "core/base/types.h"
 #include "core/shm/attach.h"
 #include "core/shm/command.h"
+#include "softnic/device/gsi.h"
 #include "softnic/device/nic_counters.h"
 #include "softnic/device/refusals.h"
 #include "softnic/device/services.h"
@@ -166,6 +167,14 @@ class Device {
   bool ExpectsPackets() const;
   // Before the caller sleeps: false if a port has something to take in already.
   bool PreparePortsToSleep();
+  // Who gets what comes to the NICs' QP1; nullptr: nobody.
+  void SetMadHandler(MadHandler handler);
+  // Sends a MAD from QP1 of NIC `nic`, whose address is `sgid`, to QP1 of `dgid`: to a NIC of the
+  // instance at once, through the handler, else by the NIC's port. Lost if the port is down, has no
+  // room for long, or nobody has the address.   EINVAL: no such NIC, not kMadBytes, or a multicast
+  // address. EADDRNOTAVAIL: not an address of the NIC.
+  int SendMad(Instant now, uint32_t nic, const Gid& sgid, const Gid& dgid, const std::byte* bytes,
+              size_t length);
   // IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE.
   void SetPortState(Instant now, uint32_t nic, bool is_up);
   // active_mtu from now on; QPs keep the path MTU they have.

@@ -9,6 +9,7 @@
 //   cq_moderation.cc  events that wait            qp_rate.cc  QPs that may not send fast
 //   inject.cc  events on request          direct.cc  small messages in one step
 //   rereg.cc dm.cc  other kinds of regions        sharing.cc  contexts of several sessions
+//   gsi.cc  QP1
 //
 // Invariants: every public call ends in Settle(), after which no QP has undrained outputs (but
 // those marked has_more_output), and no CQ a completion whose arm word was not looked at. Thread:
@@ -100,6 +101,9 @@ class DeviceCore {
   bool FlushPorts(Instant now);
   bool ExpectsPackets() const { return is_mid_message_ || is_streaming_ || awaits_peer_room_; }
   bool PreparePortsToSleep();
+  void SetMadHandler(MadHandler handler) { mad_handler_ = std::move(handler); }
+  int SendMad(Instant now, uint32_t nic, const Gid& sgid, const Gid& dgid, const std::byte* bytes,
+              size_t length);
   void SetPortState(Instant now, uint32_t nic, bool is_up);
   void SetPortMtu(uint32_t nic, uint32_t mtu_bytes) { nics_[nic]->SetMtu(mtu_bytes); }
   std::vector<NicStatus> ListNicStatuses() const;
@@ -403,6 +407,11 @@ class DeviceCore {
   void NoteMessagePart(const transport::OpcodeInfo& info, bool is_received);
   void TakeMulticast(Nic& nic, const transport::Pdu& pdu);
 
+  // --- gsi.cc -----------------------------------------------------------------------------------
+  void EmitMad(Nic& nic, const Gid& sgid, const Gid& dgid, const std::byte* bytes);
+  void FlushMads(Nic& nic);
+  void TakeMad(Nic& nic, const transport::Pdu& pdu);
+
   // --- schedule.cc ------------------------------------------------------------------------------
   // After any input to `qp`: submits its DMA at once, and drains the rest in Settle.
   void AfterInput(DeviceQp& qp) {
@@ -521,6 +530,7 @@ class DeviceCore {
   uint64_t next_fence_ = 1;
   std::map<Gid, McastGroup> mcast_groups_;
   transport::local::HeldPduPool held_pdus_;
+  MadHandler mad_handler_;
   uint32_t attached_ports_ = 0;
   TxPool tx_pool_;
   std::vector<transport::LocalPiece> local_pieces_;  // of the PDU in hand

@@ -9,6 +9,7 @@
 #include "core/base/types.h"
 #include "core/shm/command.h"
 #include "softnic/device/device.h"
+#include "softnic/device/gsi.h"
 #include "softnic/device/tables.h"
 #include "softnic/device/window_keys.h"
 #include "softnic/device/wire_pace.h"
@@ -69,6 +70,7 @@ class Nic {
   Qpn backlogged;
   uint32_t backlog_turns_left = 0;
   WireCounters wire;
+  GsiQueue gsi;
 
  private:
   std::array<uint8_t, 8> Eui64() const;

@@ -14,7 +14,8 @@ struct WireCounters {
   uint64_t rx_icrc_errors = 0;  // broken on the way
   uint64_t rx_bad_pkey = 0;
   uint64_t rx_no_qp = 0;       // none of that number and service that listens
-  uint64_t rx_wrong_peer = 0;  // for a connected QP, from another address than its peer's
+  uint64_t rx_wrong_peer = 0;  // for a connected QP, from another address than its peer's; for
+                               // QP 1, from another QP or for another NIC's address
   uint64_t rx_dropped = 0;     // its QP could not take it, and too many waited
 };
 

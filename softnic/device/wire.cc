@@ -233,6 +233,10 @@ DeviceQp* DeviceCore::CheckPacket(Nic& nic, const transport::InPacket& packet, P
     TakeMulticast(nic, *pdu);
     return nullptr;
   }
+  if (pdu->dest_qpn == kQpnGsi) {
+    TakeMad(nic, *pdu);
+    return nullptr;
+  }
   DeviceQp* qp = nic.qpns.Find(pdu->dest_qpn);
   if (qp == nullptr || qp->service() != pdu->service || !qp->IsReceiving()) {
     ++nic.wire.rx_no_qp;
@@ -364,6 +368,7 @@ void DeviceCore::TakeMulticast(Nic& nic, const Pdu& pdu) {
 // --- for who looks at packets --------------------------------------------------------------------
 
 std::string DeviceCore::DescribeOwner(uint32_t nic, Qpn qpn) const {
+  if (qpn == kQpnGsi) return "connection management";
   const DeviceQp* qp = nics_[nic]->qpns.Find(qpn);
   if (qp == nullptr) return "";
   return qp->session->program + " (pid " + std::to_string(qp->session->pid) + ")";

@@ -239,6 +239,9 @@ bool DeviceCore::FlushPorts(Instant now) {
   now_ = now;
   for (const auto& nic : nics_) {
     if (nic->port != nullptr) nic->port->Flush(now);
+    if (nic->gsi.packets.empty()) continue;
+    FlushMads(*nic);
+    if (nic->port != nullptr) nic->port->Flush(now);
   }
   if (stalled_.empty()) return !ready_sessions_.IsEmpty();
   std::vector<QpRef> stalled = std::move(stalled_);

@@ -1,13 +1,17 @@
 #!/bin/bash
-# Real programs, resolved against our library: no symbol may be missing, in no version.
+# Real programs, resolved against our libraries: no symbol may be missing, in no version.
+# Usage: clients_test.sh CLIENTS LIBRARY...
 set -euo pipefail
-library=$1 clients=$2
-directory=$(dirname "$(readlink -f "$library")")
+clients=$1
+shift
+path=""
+for library in "$@"; do path="$path$(dirname "$(readlink -f "$library")"):"; done
+path=${path%:}
 failed=0 checked=0 skipped=""
 
 check() {
   # Python modules find the interpreter's symbols only inside it, and Open MPI's those of its core.
-  bad=$(LD_LIBRARY_PATH=$directory ldd -r "$1" 2>&1 |
+  bad=$(LD_LIBRARY_PATH=$path ldd -r "$1" 2>&1 |
     grep -E 'undefined symbol|not found|not defined' | grep -vE 'undefined symbol: (_?Py|(opal|orte|mca)_)' || true)
   if [ -n "$bad" ]; then
     echo "FAILED: $1"
@@ -33,8 +37,11 @@ done < "$clients"
 
 # The loader really took ours: its path stands in the list. (Read whole first: a grep that stops
 # at its match would end a writer that still writes, which pipefail takes for a failure.)
-resolved=$(LD_LIBRARY_PATH=$directory ldd /usr/bin/ibv_devinfo)
-[[ $resolved == *"libibverbs.so.1 => $directory/"* ]] ||
-  { echo "FAILED: ibv_devinfo does not resolve to $directory"; failed=1; }
+resolved=$(LD_LIBRARY_PATH=$path ldd /usr/bin/ib_write_bw)
+for library in "$@"; do
+  name=$(basename "$library")
+  [[ $resolved == *"$name => $(dirname "$(readlink -f "$library")")/"* ]] ||
+    { echo "FAILED: ib_write_bw does not resolve to $library: $resolved"; failed=1; }
+done
 echo "$checked files clean; not installed:${skipped:- none}"
 exit $failed

@@ -28,7 +28,7 @@ PYTHON = "/usr/bin/python3"  # Debian's own: the one pyverbs is built for
 DAEMON_END_LIMIT_S = 5
 
 ABI_MAGIC = 0x0061_6E65_6272_6576
-ABI_VERSION = 4
+ABI_VERSION = 5
 HELLO_ADMIN = 3
 ADMIN_HELLO = struct.Struct("<QIIIIQQ64s")
 

@@ -30,7 +30,7 @@ constexpr CommandRow kCommands[] = {
     {Command::kStatus, "status", "status [--json]", "What the instance is doing.", ""},
     {Command::kDevices, "devices", "devices [--json]", "List the NICs and their addresses.", ""},
     {Command::kShow, "show", "show KIND [--json]",
-     "List objects: cmd, session, pd, mr, cq, qp, srq, ah, channel, mw, dm.", ""},
+     "List objects: cmd, session, pd, mr, cq, qp, srq, ah, channel, mw, dm, cm.", ""},
     {Command::kEnv, "env", "env [options]", "Print exports for a shell: eval \"$(verbena env)\".",
      "Afterwards programs started from that shell use Verbena; the first one that asks for "
      "devices\n"
@@ -347,7 +347,8 @@ bool TakePositional(const std::string& word, Arguments* out, std::string* error)
     const std::vector<std::string>& kinds = ShowKinds();
     if (std::find(kinds.begin(), kinds.end(), word) == kinds.end()) {
       *error =
-          "`verbena show` lists cmd, session, pd, mr, cq, qp, srq, ah, channel, mw or dm, not \"" +
+          "`verbena show` lists cmd, session, pd, mr, cq, qp, srq, ah, channel, mw, dm or cm, not "
+          "\"" +
           word + "\".";
       return false;
     }
@@ -400,7 +401,8 @@ bool CheckComplete(const Arguments& arguments, std::string* error) {
   }
   if (arguments.command == Command::kShow && arguments.kind.empty()) {
     *error =
-        "`verbena show` wants a kind: cmd, session, pd, mr, cq, qp, srq, ah, channel, mw or dm.";
+        "`verbena show` wants a kind: cmd, session, pd, mr, cq, qp, srq, ah, channel, mw, dm or "
+        "cm.";
     return false;
   }
   return true;
@@ -447,7 +449,7 @@ std::string Overview() {
 
 const std::vector<std::string>& ShowKinds() {
   static const std::vector<std::string> kinds = {"cmd", "session", "pd",      "mr", "cq", "qp",
-                                                 "srq", "ah",      "channel", "mw", "dm"};
+                                                 "srq", "ah",      "channel", "mw", "dm", "cm"};
   return kinds;
 }
 

@@ -23,7 +23,7 @@ CODE_FOLDERS = TOP_FOLDERS
 DETERMINISTIC = ["core/base", "core/shm", "core/ring", "transport/wire", "transport/rc",
                  "transport/uc", "transport/ud", "transport/xrc", "transport/cm",
                  "transport/port/local", "transport/port/sim", "transport",
-                 "softnic/device"]
+                 "softnic/device", "softnic/cm"]
 # Folders below transport/ whose job is the outside world.
 NOT_DETERMINISTIC = ["transport/port/udp", "transport/port/uring", "transport/port/epoll",
                      "transport/port/tap"]
@@ -69,7 +69,7 @@ def is_deterministic(root, path):
 
 
 def determinism_bans(root):
-    for path in code_files(root, ["core", "transport", "softnic/device"]):
+    for path in code_files(root, ["core", "transport", "softnic/device", "softnic/cm"]):
         if not is_deterministic(root, path):
             continue
         is_test = path.stem.endswith("_test")
@@ -81,7 +81,7 @@ def determinism_bans(root):
 
 def hash_iteration(root):
     """Hash tables may be looked up, not walked: Abseil randomises their order on purpose."""
-    for path in code_files(root, ["core", "transport", "softnic/device"]):
+    for path in code_files(root, ["core", "transport", "softnic/device", "softnic/cm"]):
         if not is_deterministic(root, path):
             continue
         twin = path.with_suffix(".h" if path.suffix == ".cc" else ".cc")

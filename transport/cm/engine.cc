@@ -76,13 +76,15 @@ void Engine::Remove(CommId id) {
   Communication* c = Find(id);
   if (c == nullptr) return;
   SetDeadline(*c, Instant::Never());
-  auto forget = [&](std::map<RemoteKey, uint32_t>& index, uint32_t number) {
-    auto found = index.find({c->route.remote, c->remote_ca_guid, number});
-    if (found != index.end() && found->second == id.value) index.erase(found);
-  };
-  forget(by_remote_id_, c->remote_id.value);
-  forget(by_remote_qpn_, c->remote_qpn.value);
+  auto found = by_remote_id_.find({c->route.remote, c->remote_ca_guid, c->remote_id.value});
+  if (found != by_remote_id_.end() && found->second == id.value) by_remote_id_.erase(found);
+  ForgetRemoteQpn(*c);
   communications_.erase(id.value);
+}
+
+void Engine::ForgetRemoteQpn(const Communication& c) {
+  auto found = by_remote_qpn_.find({c.route.remote, c.remote_ca_guid, c.remote_qpn.value});
+  if (found != by_remote_qpn_.end() && found->second == c.id.value) by_remote_qpn_.erase(found);
 }
 
 void Engine::SetDeadline(Communication& c, Instant deadline) {
@@ -102,6 +104,8 @@ void Engine::Tell(EventKind kind, const Communication& c, const Body& body) {
 
 void Engine::EnterTimewait(Instant now, Communication& c) {
   c.state = State::kTimewait;
+  // The peer knows when its QP may be connected anew; it keeps a timewait of its own.
+  ForgetRemoteQpn(c);
   const Duration stay = std::clamp(TimeOf(c.ack_timeout), config_.timewait_min, kTimewaitMax);
   SetDeadline(c, now + stay);
 }
@@ -218,13 +222,18 @@ int Engine::SendRej(Instant now, CommId id, RejectReason reason, const PrivateDa
   return 0;
 }
 
-int Engine::SendMra(Instant now, CommId id, uint8_t service_timeout) {
+int Engine::PrepareMra(CommId id, uint8_t service_timeout) {
   Communication* c =
       FindIn(id, {State::kReqRcvd, State::kMraReqSent, State::kRepRcvd, State::kMraRepSent});
   if (c == nullptr) return EINVAL;
   c->state = c->is_active ? State::kMraRepSent : State::kMraReqSent;
   c->mra_timeout = service_timeout;
-  SendMraOf(*c);
+  return 0;
+}
+
+int Engine::SendMra(Instant, CommId id, uint8_t service_timeout) {
+  if (int error = PrepareMra(id, service_timeout); error != 0) return error;
+  SendMraOf(*Find(id));
   return 0;
 }
 
@@ -265,6 +274,14 @@ int Engine::SendSidrRep(Instant now, CommId id, SidrRep rep) {
   if (c == nullptr) return EINVAL;
   rep.request_id = c->remote_id;
   Send(c->route, c->transaction_id, rep);
+  Remove(id);
+  return 0;
+}
+
+int Engine::Forget(CommId id) {
+  if (FindIn(id, {State::kReqRcvd, State::kMraReqSent, State::kSidrReqRcvd}) == nullptr) {
+    return EINVAL;
+  }
   Remove(id);
   return 0;
 }

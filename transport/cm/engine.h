@@ -103,6 +103,8 @@ class Engine {
   int SendRej(Instant now, CommId id, RejectReason reason, const PrivateData<148>& data);
   // The answer to a REQ or REP takes up to 4.096 µs * 2^service_timeout.
   int SendMra(Instant now, CommId id, uint8_t service_timeout);
+  // As SendMra, but sends nothing until the peer asks again: most answers come before.
+  int PrepareMra(CommId id, uint8_t service_timeout);
   // Ends a connection. Answered by kDrepReceived or kDreqTimeout; then it is in timewait.
   int SendDreq(Instant now, CommId id, const PrivateData<220>& data);
   // Answers a DREQ: timewait.
@@ -115,6 +117,9 @@ class Engine {
   // The user forgets it, in whatever state it is: the peer is told what that state asks for, and no
   // event names it any more.
   void Abandon(Instant now, CommId id);
+  // As if the REQ or SIDR_REQ had never come; a repeated one comes as new.
+  // EINVAL: it was answered, or is none.
+  int Forget(CommId id);
 
   // --- inputs -----------------------------------------------------------------------------------
   void OnMad(Instant now, const Route& route, const std::byte* bytes, size_t length);
@@ -153,6 +158,7 @@ class Engine {
   Communication* FindIn(CommId id, std::initializer_list<State> states);
   Communication* New(const Route& route);
   void Remove(CommId id);
+  void ForgetRemoteQpn(const Communication& c);
   void SetDeadline(Communication& c, Instant deadline);
   Duration ResponseTime(const Communication& c) const;
   void Send(const Route& route, uint64_t transaction_id, const Body& body);

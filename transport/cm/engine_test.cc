@@ -340,16 +340,47 @@ TEST_F(CmTest, AQpThatConnectsAnewEndsItsOldConnection) {
   Expect(1, EventKind::kReqReceived);
 }
 
-TEST_F(CmTest, AQpInTimewaitIsNotFreeYet) {
+// When its QP may be used again is for the side that has it to say.
+TEST_F(CmTest, AQpMayConnectAnewOnceItsConnectionIsOver) {
   CommId active, passive;
   ASSERT_NO_FATAL_FAILURE(MakeConnection(&active, &passive));
   ASSERT_EQ(engines_[0].SendDreq(now_, active, {}), 0);
   Expect(1, EventKind::kDreqReceived);
   ASSERT_EQ(engines_[1].SendDrep(now_, passive, {}), 0);
   Expect(0, EventKind::kDrepReceived);
+  ASSERT_EQ(engines_[1].StateOf(passive), State::kTimewait);
+  Connect();
+  Expect(1, EventKind::kReqReceived, &passive);
+  // The end of the old one's timewait leaves the new one alone.
+  ASSERT_EQ(engines_[1].SendRep(now_, passive, MakeRep(0x23)), 0);
+  Expect(0, EventKind::kRepReceived);
+  Expect(0, EventKind::kTimewaitExit);
   Connect();
   Expect(0, EventKind::kRejected);
   EXPECT_EQ(std::get<Rej>(last_.body).reason, RejectReason::kStaleConnection);
+}
+
+TEST_F(CmTest, AnMraIsPreparedForThoseWhoAskAgain) {
+  CommId passive;
+  Connect();
+  Expect(1, EventKind::kReqReceived, &passive);
+  ASSERT_EQ(engines_[1].PrepareMra(passive, 20), 0);
+  Expect(0, EventKind::kMraReceived);
+  EXPECT_EQ(engines_[0].counters().retries, 1u);
+  EXPECT_EQ(engines_[1].PrepareMra(CommId{1}, 20), EINVAL);
+}
+
+TEST_F(CmTest, AForgottenReqComesAgainAsNew) {
+  CommId passive;
+  Connect();
+  Expect(1, EventKind::kReqReceived, &passive);
+  ASSERT_EQ(engines_[1].Forget(passive), 0);
+  EXPECT_EQ(engines_[1].size(), 0u);
+  EXPECT_EQ(engines_[1].Forget(passive), EINVAL);
+  Expect(1, EventKind::kReqReceived, &passive);
+  ASSERT_EQ(engines_[1].SendRep(now_, passive, MakeRep()), 0);
+  EXPECT_EQ(engines_[1].Forget(passive), EINVAL);
+  Expect(0, EventKind::kRepReceived);
 }
 
 TEST_F(CmTest, WhoeverIsAbandonedTellsItsPeer) {
@@ -563,21 +594,6 @@ TEST_F(CmTest, ABadNetworkChangesNothingButTheTime) {
     established += is_up[0];
   }
   EXPECT_GT(established, 280) << "of 300, with five retries each";
-}
-
-TEST(CmReactions, EachRowIsReached) {
-  // No row is hidden by one before it.
-  for (size_t i = 0; i < kReactionCount; ++i) {
-    const ReactionRow& row = kReactions[i];
-    bool is_found = false;
-    for (int state = 0; state < kStateCount; ++state) {
-      if ((row.states & (1u << state)) == 0) continue;
-      EXPECT_EQ(FindReaction(static_cast<State>(state), row.message, row.about), &row)
-          << NameOf(row.message) << " in " << NameOf(static_cast<State>(state));
-      is_found = true;
-    }
-    EXPECT_TRUE(is_found);
-  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "transport/cm/message.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <type_traits>
@@ -22,6 +23,7 @@ constexpr uint8_t kBaseVersion = 1;
 constexpr uint8_t kCmClass = 0x07;
 constexpr uint8_t kCmClassVersion = 2;
 constexpr uint8_t kMethodSend = 0x03;
+constexpr uint32_t kAttributeModifierAt = 20;
 
 // --- numbers and names to bits ------------------------------------------------------------------
 
@@ -114,10 +116,23 @@ void VisitCommIds(V& v, M& m) {
   v.Field(4, 0, 32, m.remote_comm_id);
 }
 
+// 24 bits of which each byte is elsewhere, the most significant first.
+template <typename V, typename T>
+void VisitBytesOf(V& v, T& value, const std::array<uint32_t, 3>& at) {
+  std::remove_const_t<T> whole = 0;
+  for (int i = 0; i < 3; ++i) {
+    uint8_t byte = static_cast<uint8_t>(value >> (16 - 8 * i));
+    v.Field(at[i], 0, 8, byte);
+    whole = whole << 8 | byte;
+  }
+  if constexpr (!std::is_const_v<T>) value = whole;
+}
+
 // Spec: IBTA 12.6.5
 template <typename V, typename M>
 void VisitReq(V& v, M& m) {
   v.Field(0, 0, 32, m.local_comm_id);
+  v.Field(5, 0, 24, m.ece.vendor_id);
   v.Field(8, 0, 64, m.service_id);
   v.Field(16, 0, 64, m.local_ca_guid);
   v.Field(28, 0, 32, m.local_qkey);
@@ -168,6 +183,7 @@ void VisitRej(V& v, M& m) {
 template <typename V, typename M>
 void VisitRep(V& v, M& m) {
   VisitCommIds(v, m);
+  VisitBytesOf(v, m.ece.vendor_id, {15, 19, 23});
   v.Field(8, 0, 32, m.local_qkey);
   v.Field(12, 0, 24, m.local_qpn);
   v.Field(16, 0, 24, m.local_eecn);
@@ -245,6 +261,7 @@ void VisitSidrRep(V& v, M& m) {
   v.Field(5, 0, 8, m.info_bytes);
   v.Field(8, 0, 24, m.qpn);
   v.Field(12, 0, 64, m.service_id);
+  VisitBytesOf(v, m.ece.vendor_id, {6, 7, 11});
   v.Field(20, 0, 32, m.qkey);
   v.Bytes(24, m.info);
   v.Bytes(96, m.private_data);
@@ -349,7 +366,12 @@ Mad Encode(const Message& message) {
   StoreBe64(message.transaction_id, &mad[8]);
   StoreBe16(static_cast<uint16_t>(AttributeOf(message.body)), &mad[16]);
   Writer writer(mad.data() + kMadHeaderBytes);
-  std::visit([&](const auto& m) { Visit(writer, m); }, message.body);
+  std::visit(
+      [&](const auto& m) {
+        Visit(writer, m);
+        if constexpr (requires { m.ece; }) StoreBe32(m.ece.options, &mad[kAttributeModifierAt]);
+      },
+      message.body);
   return mad;
 }
 
@@ -362,7 +384,12 @@ DecodeError Decode(const std::byte* bytes, size_t length, Message* out) {
   if (bytes[2] != std::byte{kCmClassVersion}) return DecodeError::kBadClassVersion;
   if (!Emplace(LoadBe16(bytes + 16), &out->body)) return DecodeError::kUnknownAttribute;
   Reader reader(bytes + kMadHeaderBytes);
-  std::visit([&](auto& m) { Visit(reader, m); }, out->body);
+  std::visit(
+      [&](auto& m) {
+        Visit(reader, m);
+        if constexpr (requires { m.ece; }) m.ece.options = LoadBe32(bytes + kAttributeModifierAt);
+      },
+      out->body);
   return DecodeError::kNone;
 }
 

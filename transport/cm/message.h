@@ -105,6 +105,15 @@ struct PathFields {
 template <size_t kBytes>
 using PrivateData = std::array<std::byte, kBytes>;
 
+// What a vendor's QPs can do beyond the specification (rdma_set_local_ece). In fields that the
+// specification reserves, as Linux has them.
+struct Ece {
+  uint32_t vendor_id = 0;  // 24 bits
+  uint32_t options = 0;    // the MAD's attribute modifier
+
+  friend bool operator==(const Ece&, const Ece&) = default;
+};
+
 struct Req {
   static constexpr Attribute kAttribute = Attribute::kReq;
   CommId local_comm_id{};
@@ -129,6 +138,7 @@ struct Req {
   uint8_t max_cm_retries = 0;   // 4 bits
   bool has_srq = false;
   uint8_t extended_transport_type = 0;  // 3 bits; 1: XRC
+  Ece ece{};
   PathFields primary{};
   PathFields alternate{};
   PrivateData<92> private_data{};
@@ -173,6 +183,7 @@ struct Rep {
   uint8_t rnr_retry_count = 0;  // 3 bits
   bool has_srq = false;
   uint64_t local_ca_guid = 0;
+  Ece ece{};
   PrivateData<196> private_data{};
 
   friend bool operator==(const Rep&, const Rep&) = default;
@@ -262,6 +273,7 @@ struct SidrRep {
   ServiceId service_id{};
   QKey qkey{};
   std::array<std::byte, 72> info{};
+  Ece ece{};
   PrivateData<136> private_data{};
 
   friend bool operator==(const SidrRep&, const SidrRep&) = default;

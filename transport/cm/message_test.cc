@@ -114,6 +114,35 @@ TEST(CmMessage, FieldsOfAReqAreWhereTheSpecificationHasThem) {
   ExpectAt({140, 0, 92 * 8}, blank, req);
 }
 
+// Where Linux has it (ibta_vol1_c12.h); the specification reserves these.
+TEST(CmMessage, EceTakesReservedFields) {
+  Req req;
+  req.ece.vendor_id = 0xff'ffff;
+  ExpectAt({5, 0, 24}, Req{}, req);
+  auto bytes_of = [](const Mad& mad) {
+    std::vector<uint32_t> at;
+    for (uint32_t i = 0; i < kMadBytes; ++i) {
+      if (mad[i] == std::byte{0xff}) at.push_back(i);
+    }
+    return at;
+  };
+  Rep rep;
+  rep.ece.vendor_id = 0xff'ffff;
+  EXPECT_EQ(bytes_of(Encode({.body = rep})), (std::vector<uint32_t>{39, 43, 47}));
+  SidrRep sidr_rep;
+  sidr_rep.ece.vendor_id = 0xff'ffff;
+  EXPECT_EQ(bytes_of(Encode({.body = sidr_rep})), (std::vector<uint32_t>{30, 31, 35}));
+
+  rep.ece = {.vendor_id = 0x123456, .options = 0x89abcdef};
+  const Mad mad = Encode({.body = rep});
+  EXPECT_EQ(mad[39], std::byte{0x12}) << "the most significant byte first";
+  EXPECT_EQ(mad[20], std::byte{0x89});
+  EXPECT_EQ(mad[23], std::byte{0xef});
+  Message message;
+  ASSERT_EQ(Decode(mad.data(), mad.size(), &message), DecodeError::kNone);
+  EXPECT_EQ(std::get<Rep>(message.body).ece, rep.ece);
+}
+
 TEST(CmMessage, FieldsOfARepAreWhereTheSpecificationHasThem) {
   const Rep blank;
   auto expect = [&](const Place& place, auto member, auto full) {

@@ -113,9 +113,14 @@ def judge(case, done, allowed):
                                 for name, what in sorted(wrong.items())))
 
 
+def due_here():
+    """What is due, but for the tests of rdma_cm, which want /sys and are in the part rdmacm."""
+    return [name for name in listed("due.txt") if not name.startswith("test_rdmacm.")]
+
+
 def due_tests_pass(case):
     run = Run(case, copy_suite(case), case.instance().env())
-    judge(case, run.outcomes(listed("due.txt")), ("ok",))
+    judge(case, run.outcomes(due_here()), ("ok",))
 
 
 @contextlib.contextmanager
@@ -159,7 +164,7 @@ def lists_are_complete(case):
 def cases(thorough):
     return [
         Spec("every test of the suite is in a list", lists_are_complete, 90),
-        Spec(f"the {len(listed('due.txt'))} tests due now pass", due_tests_pass, 900),
+        Spec(f"the {len(due_here())} tests due now pass", due_tests_pass, 900),
         Spec(f"the {len(listed('later.txt'))} other tests pass or skip", later_tests_pass_or_skip,
              900),
     ]

@@ -1,0 +1,44 @@
+#include "softnic/cm/cm_service.h"
+
+#include "softnic/cm/core.h"
+
+namespace verbena::softnic {
+
+CmService::CmService(const CmServiceConfig& config) : core_(std::make_unique<CmCore>(config)) {}
+CmService::~CmService() = default;
+
+void CmService::SetNics(Instant now, std::vector<CmNic> nics) {
+  core_->SetNics(now, std::move(nics));
+}
+
+void CmService::SetHostAddresses(std::vector<shm::CmAddress> addresses) {
+  core_->SetHostAddresses(std::move(addresses));
+}
+
+uint32_t CmService::OpenSession() { return core_->OpenSession(); }
+
+void CmService::CloseSession(Instant now, uint32_t session) { core_->CloseSession(now, session); }
+
+void CmService::OnRequest(Instant now, uint32_t session, const shm::CmRequest& request,
+                          shm::CmReply* reply) {
+  core_->OnRequest(now, session, request, reply);
+}
+
+void CmService::OnMad(Instant now, uint32_t nic, const Gid& local, const Gid& remote,
+                      const std::byte* bytes, size_t length) {
+  core_->OnMad(now, nic, {local, remote}, bytes, length);
+}
+
+void CmService::OnTimeout(Instant now) { core_->OnTimeout(now); }
+
+bool CmService::PollMad(OutMad* out) { return core_->PollMad(out); }
+
+bool CmService::PollChannel(ChannelState* out) { return core_->PollChannel(out); }
+
+Instant CmService::PollTimeout() const { return core_->PollTimeout(); }
+
+std::vector<CmService::SessionRow> CmService::Show() const { return core_->Show(); }
+
+CmCounters CmService::Counters() const { return core_->Counters(); }
+
+}  // namespace verbena::softnic

@@ -1,0 +1,162 @@
+// Sessions, and whom each request is for.
+#include <errno.h>
+
+#include "softnic/cm/core.h"
+
+namespace verbena::softnic {
+
+using transport::cm::Engine;
+
+CmCore::CmCore(const CmServiceConfig& config)
+    : config_(config), random_(config.seed), ports_(random_()) {}
+
+// --- NICs ----------------------------------------------------------------------------------------
+
+void CmCore::SetNics(Instant now, std::vector<CmNic> nics) {
+  addresses_.SetNics(std::move(nics));
+  std::set<uint32_t> gone;
+  for (const auto& [index, port] : engines_) {
+    const CmNic* nic = addresses_.Find(index);
+    if (nic == nullptr || nic->node_guid != port.node_guid) gone.insert(index);
+  }
+  for (auto& [number, session] : sessions_) {
+    for (auto& [handle, id] : session.ids) {
+      if (!id.place.has_value() || !gone.contains(id.place->nic)) continue;
+      if (id.state == CmState::kListen) StopListening(id);
+      ClearComm(id);
+      id.state = CmState::kDeviceRemoval;
+      id.place.reset();
+      Tell(id, CmEventType::kDeviceRemoval, 0);
+    }
+  }
+  for (uint32_t index : gone) engines_.erase(index);
+  for (const CmNic& nic : addresses_.nics()) {
+    Port& port = engines_[nic.index];
+    if (port.engine != nullptr) continue;
+    port.node_guid = nic.node_guid;
+    port.engine = std::make_unique<Engine>(transport::cm::EngineConfig{
+        .ca_guid = __builtin_bswap64(nic.node_guid),
+        .first_comm_id = static_cast<uint32_t>(random_()),
+        .communications_max = config_.communications_per_nic_max,
+    });
+    for (const auto& [service, listeners] : listeners_) {
+      port.engine->Listen(transport::cm::ServiceId{service}, {});
+    }
+  }
+  Pump(now);
+}
+
+// --- sessions ------------------------------------------------------------------------------------
+
+uint32_t CmCore::OpenSession() {
+  while (next_session_ == 0 || sessions_.contains(next_session_)) ++next_session_;
+  sessions_[next_session_].number = next_session_;
+  return next_session_++;
+}
+
+void CmCore::CloseSession(Instant now, uint32_t number) {
+  auto found = sessions_.find(number);
+  if (found == sessions_.end()) return;
+  CmSession& session = found->second;
+  // Their events first, all at once: looking for those of each identifier would take long.
+  for (auto& [handle, channel] : session.channels) {
+    for (const CmQueuedEvent& event : channel.events) NoteWaiting(session, event, -1);
+    channel.events.clear();
+  }
+  while (!session.ids.empty()) DestroyId(now, session, session.ids.begin()->first);
+  sessions_.erase(found);
+  Pump(now);
+}
+
+shm::CmHandle CmCore::NewHandle(CmSession& session) {
+  auto is_used = [&session](shm::CmHandle handle) {
+    return handle == 0 || session.channels.contains(handle) || session.ids.contains(handle) ||
+           session.memberships.contains(handle);
+  };
+  while (is_used(session.next_handle)) ++session.next_handle;
+  return session.next_handle++;
+}
+
+CmIdentifier* CmCore::Find(const CmIdRef& ref) {
+  auto session = sessions_.find(ref.session);
+  if (session == sessions_.end()) return nullptr;
+  auto id = session->second.ids.find(ref.handle);
+  return id == session->second.ids.end() ? nullptr : &id->second;
+}
+
+// --- requests ------------------------------------------------------------------------------------
+
+void CmCore::OnRequest(Instant now, uint32_t number, const Request& request, Reply* reply) {
+  *reply = {};
+  ++counters_.requests;
+  auto session = sessions_.find(number);
+  reply->error =
+      session == sessions_.end() ? ENOENT : Dispatch(now, session->second, request, reply);
+  if (reply->error != 0) ++counters_.requests_refused;
+  Pump(now);
+}
+
+int CmCore::Dispatch(Instant now, CmSession& session, const Request& request, Reply* reply) {
+  switch (static_cast<shm::CmOp>(request.op)) {
+    case shm::CmOp::kCreateChannel:
+      return CreateChannel(session, reply);
+    case shm::CmOp::kDestroyChannel:
+      return DestroyChannel(now, session, request.handle);
+    case shm::CmOp::kGetEvent:
+      return GetEvent(session, request.handle, reply);
+    case shm::CmOp::kCreateId:
+      return CreateId(session, request, reply);
+    case shm::CmOp::kLeaveMcast:
+      return LeaveMulticast(session, request.handle, reply);
+    default:
+      break;
+  }
+  auto found = session.ids.find(request.handle);
+  if (found == session.ids.end()) return ENOENT;
+  return DispatchToId(now, session, found->second, request, reply);
+}
+
+int CmCore::DispatchToId(Instant now, CmSession& session, CmIdentifier& id, const Request& request,
+                         Reply* reply) {
+  switch (static_cast<shm::CmOp>(request.op)) {
+    case shm::CmOp::kDestroyId:
+      reply->number = DestroyId(now, session, request.handle);
+      return 0;
+    case shm::CmOp::kMigrateId:
+      return Migrate(session, id, request.migrate.channel, reply);
+    case shm::CmOp::kBind:
+      return Bind(id, request.bind.address);
+    case shm::CmOp::kListen:
+      return Listen(id, request.number);
+    case shm::CmOp::kResolveAddr:
+      return ResolveAddress(session, id, request);
+    case shm::CmOp::kResolveRoute:
+      return ResolveRoute(session, id, request.number);
+    case shm::CmOp::kQuery:
+      return Query(id, reply);
+    case shm::CmOp::kConnect:
+      return Connect(now, id, request.connect.param);
+    case shm::CmOp::kAccept:
+      return Accept(now, id, request);
+    case shm::CmOp::kReject:
+      return Reject(now, id, request);
+    case shm::CmOp::kEstablish:
+      return Establish(now, id);
+    case shm::CmOp::kDisconnect:
+      return Disconnect(now, id);
+    case shm::CmOp::kNotify:
+      return Notify(now, id, request.number);
+    case shm::CmOp::kInitQpAttr:
+      return InitQpAttr(id, request.number, reply);
+    case shm::CmOp::kSetOption:
+      return SetOption(session, id, request);
+    case shm::CmOp::kJoinMcast:
+      return JoinMulticast(session, id, request, reply);
+    case shm::CmOp::kWriteEvent:
+      return WriteEvent(session, id, request);
+    default:
+      return EINVAL;
+  }
+}
+
+}  // namespace verbena::softnic

@@ -1,0 +1,346 @@
+"""rdma_cm: real programs that connect by it, over librdmacm.so.1."""
+
+import re
+
+from harness import STAGE, Failure, Spec, check, free_port, wait_for
+from hosts import ADDRESSES, IPV4, LossyLink, MILLION, Namespace, Pair, pair_on, two_hosts
+from parts.gtests import run_gtest
+from parts.perftest import check_table
+from parts.pyverbs import Run, copy_suite, judge, listed
+
+STAGE_PATHS = STAGE / "lib" / "libverbena-paths.so"
+# A service ID that nobody listens on: of a connection, of a datagram service.
+TOO_EARLY = re.compile(r"RDMA_CM_EVENT_(REJECTED; error: 8|UNREACHABLE; error: 1)\.")
+MTU = 4200
+LOSS_PERCENT = 5
+LOSSY_LIMIT_S = 100
+# ping, its answer, and both verified by rping itself (-V).
+PINGS = 1000
+
+
+def await_listener(host, process, port=None):
+    """Until an identifier of the program listens, on this port where one is given."""
+    def listens():
+        check(process.is_running(),
+              f"the server ended with {process.popen.poll()}: {' '.join(process.argv)}\n"
+              f"{process.tail()}")
+        rows = host.instance.admin({"op": "show", "kind": "cm"})["rows"]
+        return any(row["state"] == "listen" and
+                   (port is None or row["source"].endswith(f":{port}")) for row in rows)
+
+    wait_for(listens, 10, f"{process.name} listens")
+
+
+def connect_to(case, pair, server, client, limit_s, port=None, clients=1):
+    """Starts the server, waits until it listens, runs clients side by side. All processes."""
+    server = pair.server.spawn(case, server, name="server")
+    await_listener(pair.server, server, port)
+    started = [pair.client.spawn(case, client, name=f"client{i}") for i in range(clients)]
+    for process in started:
+        try:
+            process.expect_exit(limit_s)
+        except Exception as failure:
+            failure.args = (f"{failure}\n  server ({server.popen.poll()}):\n{server.tail()}",)
+            raise
+    return server, started
+
+
+def nothing_is_left(case, pair):
+    """Of the programs, which have ended, the daemons keep nothing."""
+    for host in {pair.server.instance, pair.client.instance}:
+        def is_clean(host=host):
+            cm = host.status()["cm"]
+            left = {name: cm[name] for name in ("cm_sessions", "cm_channels", "cm_ids")}
+            left.update(sessions=host.status()["sessions"])
+            case.left = left
+            return not any(left.values())
+        wait_for(is_clean, 10, "nothing is left of the programs")
+        host.check_alive()
+
+
+def address_of(pair, family):
+    """Where the server is: on one host by loopback's addresses, with --wire by the NIC's own."""
+    if pair.server.instance.case.is_wire:
+        return pair.server.instance.status()["nics"][0]["ipv4"]
+    if pair.server.namespace is not None:
+        return ADDRESSES[0][0 if family == 4 else 1]
+    return "127.0.0.1" if family == 4 else "::1"
+
+
+# --- rdmacm-utils --------------------------------------------------------------------------------
+
+
+def rping(pair_of, address=None, family=4, count=PINGS, limit_s=30, options=()):
+    def case_function(case):
+        pair = pair_of(case)
+        port = str(free_port())
+        where = address or address_of(pair, family)
+        common = ["rping", "-v", "-V", "-C", str(count), "-a", where, "-p", port, *options]
+        server, [client] = connect_to(case, pair, [*common, "-s"], [*common, "-c"], limit_s, port)
+        server.expect_exit(10)
+        pings = client.out.count("ping data: rdma-ping-")
+        check(pings == count, f"{pings} pings of {count}\n{client.tail()}")
+        nothing_is_left(case, pair)
+    return case_function
+
+
+def rping_persistent(clients, count):
+    def case_function(case):
+        pair = Pair.beside(case.instance())
+        port = str(free_port())
+        common = ["rping", "-V", "-a", "127.0.0.1", "-p", port]
+        server, _ = connect_to(case, pair, [*common, "-s", "-P"],
+                               [*common, "-c", "-C", str(count)], 30, port, clients)
+        for i in range(2):
+            pair.client.run(case, [*common, "-c", "-C", "10"], 20, name=f"later{i}")
+        check(server.is_running(), f"the server ended\n{server.tail()}")
+        server.kill()
+        server.wait(5)
+        nothing_is_left(case, pair)
+    return case_function
+
+
+def both_end(server, client, pair_of, limit_s=40, ends=True):
+    """A server that ends by itself (`ends`) and a client; {address} and {port} stand in both."""
+    def case_function(case):
+        pair = pair_of(case)
+        port = str(free_port())
+        words = {"address": address_of(pair, 4), "port": port}
+        fill = lambda argv: [word.format(**words) for word in argv]
+        process, _ = connect_to(case, pair, fill(server), fill(client), limit_s,
+                                port if "{port}" in server else None)
+        if ends:
+            process.expect_exit(20)
+        else:
+            check(process.is_running(), f"the server ended\n{process.tail()}")
+            process.kill()
+            process.wait(5)
+        nothing_is_left(case, pair)
+    return case_function
+
+
+def mckey(case):
+    """Two receivers of a group, and who sends to it."""
+    pair = Pair.beside(case.instance())
+    group = "239.7.7.7"
+    receivers = [pair.server.spawn(case, ["stdbuf", "-oL", "mckey", "-m", group, "-b", f"127.0.0.{i + 1}"],
+                                   name=f"receiver{i}") for i in range(2)]
+    for receiver in receivers:
+        receiver.wait_for_output("receiving data", 10)
+    pair.client.run(case, ["mckey", "-m", group, "-b", "127.0.0.1", "-s"], 20, name="sender")
+    for receiver in receivers:
+        receiver.expect_exit(20)
+    nothing_is_left(case, pair)
+
+
+def no_listener(case):
+    pair = Pair.beside(case.instance())
+    port = str(free_port())
+    client = pair.client.spawn(case, ["rping", "-c", "-C", "1", "-a", "127.0.0.1", "-p", port],
+                               name="client")
+    check(client.wait(20) != 0, "rping connected to nobody")
+    said = client.out + client.err
+    check("RDMA_CM_EVENT_REJECTED, error 8" in said, f"not rejected for its service\n{client.tail()}")
+    nothing_is_left(case, pair)
+
+
+def killed(who):
+    """One end is killed while it connects and pings; the other learns of it and ends."""
+    def case_function(case):
+        pair = Pair.beside(case.instance())
+        port = str(free_port())
+        common = ["rping", "-v", "-V", "-C", "1000000", "-a", "127.0.0.1", "-p", port]
+        server = pair.server.spawn(case, [*common, "-s"], name="server")
+        await_listener(pair.server, server, port)
+        client = pair.client.spawn(case, [*common, "-c"], name="client")
+        client.wait_for_output("rdma-ping-20", 20)
+        (server if who == "server" else client).kill()
+        server.wait(20)
+        client.wait(20)
+        nothing_is_left(case, pair)
+    return case_function
+
+
+def daemon_dies(case):
+    """A server that waits, and a client amid pings: both end, with an error."""
+    pair = Pair.beside(case.instance())
+    port = str(free_port())
+    common = ["rping", "-v", "-V", "-C", "1000000", "-a", "127.0.0.1", "-p", port]
+    waiting = pair.server.spawn(case, ["rping", "-s", "-P", "-a", "127.0.0.2", "-p", port],
+                                name="waiting")
+    server = pair.server.spawn(case, [*common, "-s"], name="server")
+    await_listener(pair.server, waiting)
+    await_listener(pair.server, server, port)
+    client = pair.client.spawn(case, [*common, "-c"], name="client")
+    client.wait_for_output("rdma-ping-20", 20)
+    pair.server.instance.daemon.kill()
+    for process in (waiting, client, server):
+        check(process.wait(20) != 0, f"{process.name} ended well\n{process.tail()}")
+
+
+# --- other programs ------------------------------------------------------------------------------
+
+
+def run_perftest(case, pair, tool, options, limit_s):
+    kind = tool.split("_")[2]
+    port = str(free_port())
+    common = [tool, "-R", "-F", "-n", "500", "-p", port, *options]
+    server, [client] = connect_to(case, pair, common, [*common, address_of(pair, 4)], limit_s, port)
+    server.expect_exit(10)
+    check_table(client, kind, False)
+    nothing_is_left(case, pair)
+
+
+def perftest(pair_of, tool, options, limit_s=40):
+    """perftest listens once for itself and then, anew, for the QPs that it measures; its client may
+    come before that, on any NIC. It is told so, and we try again."""
+    def case_function(case):
+        pair = pair_of(case)
+        for attempt in range(10):
+            try:
+                return run_perftest(case, pair, tool, options, limit_s)
+            except Failure as failure:
+                if not TOO_EARLY.search(str(failure)):
+                    raise
+                case.note(f"attempt {attempt + 1}: the client came before the second listener")
+                case.processes[-2].kill()
+        raise Failure("the client always came before the second listener")
+    return case_function
+
+
+def qperf(tests):
+    def case_function(case):
+        pair = Pair.beside(case.instance())
+        port = free_port()
+        server = pair.server.spawn(case, ["qperf", "-lp", str(port)], name="server")
+        wait_for(lambda: pair.server.is_listening(port), 10, f"port {port} listens")
+        client = pair.client.run(case, ["qperf", "127.0.0.1", "-lp", str(port), "-cm1", "-t", "1",
+                                        *tests], 10 + 5 * len(tests), name="client")
+        check(server.is_running(), "the qperf server died")
+        found = re.findall(r"(bw|latency|msg_rate|rate)\s*=\s*([\d.,]+)\s*(\S+)", client.out)
+        check(len(found) >= len(tests) and all(float(f[1].replace(",", "")) > 0 for f in found),
+              f"no plausible results:\n{client.tail()}")
+        server.kill()
+    return case_function
+
+
+def run_fio(case, verb):
+    """False: the client sent before the server had a receive posted."""
+    pair = Pair.beside(case.instance())
+    port = str(free_port())
+    common = ["fio", "--ioengine=rdma", f"--port={port}", "--bs=64k", "--size=16m", "--iodepth=8",
+              "--iodepth_batch=8", "--iodepth_batch_complete=8", "--name=transfer"]
+    server = pair.server.spawn(case, [*common, "--rw=read"])
+    await_listener(pair.server, server, port)
+    client = pair.client.spawn(case, [*common, "--hostname=127.0.0.1", f"--verb={verb}",
+                                      "--rw=write"])
+    not_ready = "RNR retry counter exceeded"
+    wait_for(lambda: not client.is_running() or not_ready in client.err, 40, "fio ends")
+    if verb == "send" and not_ready in client.err:
+        return False
+    client.expect_exit(5)
+    server.expect_exit(20)
+    nothing_is_left(case, pair)
+    return True
+
+
+def fio(verb):
+    """fio's rdma engine: who reads its own memory is the server, and the client chooses the verb.
+
+    Its SENDs have no RNR retries, and its server posts receives when it is told of the client.
+    """
+    def case_function(case):
+        for attempt in range(10):
+            if run_fio(case, verb):
+                return
+            case.note(f"attempt {attempt + 1}: no receive was posted yet")
+        raise Failure("no receive was ever posted in time")
+    return case_function
+
+
+def pyverbs(case):
+    """rdma-core's own tests of rdma_cm, on the address that the NIC's interface has."""
+    tests = [name for name in listed("due.txt") if name.startswith("test_rdmacm.")]
+    check(len(tests) == 10, f"{len(tests)} tests of rdma_cm are due")
+    instance = case.instance()
+    env = instance.env()
+    # Their address is looked for in /sys.
+    env["LD_PRELOAD"] = str(STAGE_PATHS)
+    judge(case, Run(case, copy_suite(case), env).outcomes(tests), ("ok",))
+
+
+# --- places --------------------------------------------------------------------------------------
+
+
+def beside(case):
+    return Pair.beside(case.instance())
+
+
+def on_two_hosts(case):
+    return two_hosts(case, MTU, IPV4)
+
+
+def over_loss(case):
+    left, right = Namespace(case, "left"), Namespace(case, "right")
+    LossyLink(case, left, right, MTU, loss=MILLION * LOSS_PERCENT // 100)
+    return pair_on(left, right)
+
+
+UTILS = [
+    ("ucmatose", ["ucmatose", "-p", "{port}", "-c", "10"],
+     ["ucmatose", "-p", "{port}", "-c", "10", "-s", "{address}"], True),
+    ("ucmatose, migrated ids", ["ucmatose", "-p", "{port}", "-m"],
+     ["ucmatose", "-p", "{port}", "-m", "-s", "{address}"], True),
+    # Its port is its own, 7174: -p is the port space.
+    ("udaddy", ["udaddy", "-c", "3"], ["udaddy", "-c", "3", "-s", "{address}"], True),
+    ("udaddy, IPoIB's port space", ["udaddy", "-p", "0x0002"],
+     ["udaddy", "-p", "0x0002", "-s", "{address}"], True),
+    ("rdma_client and rdma_server", ["rdma_server", "-p", "{port}"],
+     ["rdma_client", "-p", "{port}", "-s", "{address}"], True),
+    ("cmtime, 100 connections", ["cmtime", "-p", "{port}"],
+     ["cmtime", "-p", "{port}", "-c", "100", "-s", "{address}"], False),
+]
+TOOLS = [(f"ib_{verb}_{kind}", []) for verb in ("send", "write", "read", "atomic")
+         for kind in ("bw", "lat")]
+TOOLS += [("ib_send_bw", ["-c", "UD"]), ("ib_send_lat", ["-c", "UD"]),
+          ("ib_send_bw", ["--use-srq", "-q", "2"]), ("ib_send_bw", ["-e"]),
+          ("ib_write_bw", ["-q", "4", "-b"])]
+
+
+def cases(thorough):
+    specs = [
+        Spec("rping, IPv4, one NIC", rping(beside)),
+        Spec("rping, IPv4, the second NIC", rping(beside, "127.0.0.2")),
+        Spec("rping, IPv6", rping(beside, "::1", 6)),
+        Spec("rping over packets", rping(beside), is_wire=True),
+        Spec("rping, persistent server, two clients at once", rping_persistent(2, 200)),
+        Spec("mckey, two receivers", mckey),
+        Spec("nobody listens", no_listener),
+        Spec("the server is killed", killed("server"), 60),
+        Spec("the client is killed", killed("client"), 60),
+        Spec("the daemon is killed", daemon_dies, 60),
+        Spec("qperf over rdma_cm", qperf(["rc_bw", "rc_lat", "rc_rdma_read_bw",
+                                          "rc_rdma_write_lat"]), 60),
+        Spec("pyverbs' tests of rdma_cm", pyverbs, 300),
+        Spec("the API used directly", lambda case: run_gtest(case, "rdmacm_test", case.instance(),
+                                                             60), 70),
+    ]
+    for name, server, client, ends in UTILS:
+        specs.append(Spec(name, both_end(server, client, beside, ends=ends), 60))
+    for tool, options in TOOLS:
+        specs.append(Spec(" ".join([tool, *options, "-R"]), perftest(beside, tool, options), 90))
+    for verb in ("write", "read", "send"):
+        specs.append(Spec(f"fio, {verb}", fio(verb), 90))
+    specs.append(Spec("rping between two hosts", rping(on_two_hosts), 60))
+    specs.append(Spec("rping between two hosts, IPv6", rping(on_two_hosts, family=6), 60))
+    for name, server, client, ends in UTILS[:4]:
+        specs.append(Spec(f"{name} between two hosts",
+                          both_end(server, client, on_two_hosts, ends=ends), 60))
+    specs.append(Spec("ib_write_bw -R between two hosts",
+                      perftest(on_two_hosts, "ib_write_bw", []), 60))
+    specs.append(Spec(f"rping under {LOSS_PERCENT} % loss",
+                      rping(over_loss, count=50, limit_s=LOSSY_LIMIT_S), LOSSY_LIMIT_S + 20))
+    specs.append(Spec(f"ucmatose under {LOSS_PERCENT} % loss",
+                      both_end(UTILS[0][1], UTILS[0][2], over_loss, LOSSY_LIMIT_S),
+                      LOSSY_LIMIT_S + 40))
+    return specs
