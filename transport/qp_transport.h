@@ -128,6 +128,12 @@ class QpTransport {
  public:
   virtual ~QpTransport() = default;
 
+  // --- hints ------------------------------------------------------------------------------------
+  // A doorbell, or a message of a peer in this device, comes soon: asks for the cache lines of the
+  // QP's own that it takes, and then, once these are there, for those of the next WQE's record.
+  virtual void Expect() const {}
+  virtual void ExpectRecord() const {}
+
   // --- inputs -----------------------------------------------------------------------------------
   virtual void OnDoorbell(Instant now) = 0;             // the SQ holds WQEs not fetched yet
   virtual void OnPdu(Instant now, const Pdu& pdu) = 0;  // P_Key and destination QPN already checked

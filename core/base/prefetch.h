@@ -2,6 +2,8 @@
 // asked for together come together.
 #pragma once
 
+#include <cstddef>
+
 namespace verbena {
 
 inline void PrefetchForRead(const void* line) { __builtin_prefetch(line, 0); }
@@ -13,6 +15,13 @@ inline void PrefetchForWrite(void* line) {
 #else
   __builtin_prefetch(line, 1);
 #endif
+}
+
+// All lines of an object.
+inline void PrefetchObject(const void* object, size_t bytes) {
+  constexpr size_t kLineBytes = 64;
+  const auto* line = static_cast<const char*>(object);
+  for (const char* end = line + bytes; line < end; line += kLineBytes) PrefetchForRead(line);
 }
 
 }  // namespace verbena

@@ -135,6 +135,9 @@ class Device {
   bool OnDoorbell(Instant now, SessionId session, uint32_t doorbell);
   // A hint that this doorbell may be rung next: asks for the cache lines that are read then.
   void ExpectDoorbell(SessionId session, uint32_t doorbell) const;
+  // Likewise: these have been rung. Of thousands of QPs most are in no cache, and what one doorbell
+  // takes comes while others are served.
+  void ExpectDoorbells(SessionId session, const uint32_t* doorbells, uint32_t count) const;
   // `is_owner_gone`: the memory at fault is that of a process that has ended. Its NIC says nothing
   // more for it: peers see silence, as of a host without power, until its session is closed.
   void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,

@@ -88,6 +88,7 @@ class DeviceCore {
                  const shm::CommandRequest& request);
   bool OnDoorbell(Instant now, SessionId session, uint32_t doorbell);
   void ExpectDoorbell(SessionId session, uint32_t doorbell) const;
+  void ExpectDoorbells(SessionId session, const uint32_t* doorbells, uint32_t count) const;
   void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
                  uint64_t atomic_original, bool is_owner_gone = false);
   void OnDmaFence(Instant now, uint64_t cookie);

@@ -53,16 +53,17 @@ uint32_t DeviceCore::SendDirect(DeviceQp& qp, uint32_t max) {
   // Known once a PDU went there: not over a network, and connected to this QP.
   if (qp.service() != Service::kRc || qp.peer_epoch != path_epoch_ || qp.rate.IsSet()) return 0;
   DeviceQp* peer = FindQp(qp.peer);
-  const bool is_free = peer != nullptr && peer != &qp && qp.waiting.empty() &&
-                       peer->waiting.empty() && !qp.has_more_output && !peer->has_more_output &&
+  const bool is_free = peer != nullptr && qp.waiting.empty() && peer->waiting.empty() &&
+                       !qp.has_more_output && !peer->has_more_output &&
                        peer->qpn == qp.transport->remote_qpn();
   if (!is_free) return 0;
   uint32_t sent = 0;
   while (sent < max && qp.transport->SendDirect(now_, *peer->transport)) ++sent;
   if (sent == 0) return 0;
   pdus_ += 2 * uint64_t{sent};  // with their acknowledgements
-  MarkForDrain(qp);
+  // Received before it is acknowledged.
   MarkForDrain(*peer);
+  MarkForDrain(qp);
   DrainMarked();
   return sent;
 }

@@ -20,15 +20,27 @@ struct End {
   TestQp* qp;
   uint8_t* memory;
   TestMr mr;
-  std::vector<Wc> sends, receives;
+  std::vector<Wc> sends, receives, all;
 };
+
+enum class Peers { kTwo, kOneQp };
 
 class DirectWorld : protected TestPair<kBytes> {
  public:
-  explicit DirectWorld(bool moves_now)
-      : ends{End{&a, &cq_a, &qp_a, memory_a, {}, {}, {}},
-             End{&b, &cq_b, &qp_b, memory_b, {}, {}, {}}} {
+  // kOneQp: both ends are one QP, connected to itself.
+  explicit DirectWorld(bool moves_now, Peers peers = Peers::kTwo)
+      : ends{End{&a, &cq_a, &qp_a, memory_a, {}, {}, {}, {}},
+             End{&b, &cq_b, &qp_b, memory_b, {}, {}, {}, {}}} {
     world.dma.moves_now = moves_now;
+    if (peers == Peers::kOneQp) {
+      loop_ = a.MustCreateQp(Service::kRc, cq_a);
+      EXPECT_EQ(a.ToInit(loop_, Service::kRc), 0);
+      EXPECT_EQ(a.ToRtr(loop_, Service::kRc, TestWorld::GidOf(a.nic), loop_.qpn), 0);
+      EXPECT_EQ(a.ToRts(loop_, Service::kRc), 0);
+      ends[0].qp = ends[1].qp = &loop_;
+      ends[1].client = &a;
+      ends[1].cq = &cq_a;
+    }
     for (End& end : ends) {
       end.mr = end.client->MustRegMr(end.memory, kBytes, kAll);
       for (uint32_t i = 0; i < kBytes; ++i) end.memory[i] = static_cast<uint8_t>(i * 7 + i / 256);
@@ -56,6 +68,7 @@ class DirectWorld : protected TestPair<kBytes> {
     for (End& end : ends) {
       for (const Wc& wc : end.client->PollAll(*end.cq)) {
         (wc.is_send ? end.sends : end.receives).push_back(wc);
+        end.all.push_back(wc);
       }
     }
   }
@@ -77,6 +90,9 @@ class DirectWorld : protected TestPair<kBytes> {
 
   using TestPair::world;
   std::array<End, 2> ends;
+
+ private:
+  TestQp loop_;
 };
 
 TEST(Direct, SmallMessagesTakeTheStep) {
@@ -105,6 +121,17 @@ TEST(Direct, SendFindsItsReceive) {
   EXPECT_EQ(wc.byte_len, 5u);
   EXPECT_EQ(wc.imm, 0x0102'0304u);
   EXPECT_EQ(std::memcmp(world.ends[1].memory + 128, "hello", 5), 0);
+}
+
+TEST(Direct, AQpConnectedToItselfReceivesBeforeItHasSent) {
+  DirectWorld world(true, Peers::kOneQp);
+  world.Receive(0, 7, 100);
+  world.ends[0].client->PostInline(*world.ends[0].qp, MakeWqe(shm::WrOpcode::kSend, 1), "me");
+  world.Settle();
+  EXPECT_EQ(world.world.dma.moved_now, 1u);
+  ASSERT_EQ(world.ends[0].all.size(), 2u);
+  EXPECT_EQ(world.ends[0].all[0].wr_id, 7u);
+  EXPECT_EQ(world.ends[0].all[1].wr_id, 1u);
 }
 
 // Each of these has to be refused, waited for, or ordered by the roles.
@@ -242,13 +269,14 @@ auto AsTuple(const Wc& wc) {
   return std::tuple(wc.wr_id, wc.status, wc.opcode, wc.byte_len, wc.imm, wc.flags, wc.vendor_err);
 }
 
-class DirectRandom : public ::testing::TestWithParam<uint32_t> {};
+class DirectRandom : public ::testing::TestWithParam<std::tuple<uint32_t, Peers>> {};
 
 TEST_P(DirectRandom, NobodyCanTell) {
   uint64_t moved_now = 0;
-  for (uint32_t seed = GetParam() * 100; seed < GetParam() * 100 + 100; ++seed) {
+  const auto [hundred, peers] = GetParam();
+  for (uint32_t seed = hundred * 100; seed < hundred * 100 + 100; ++seed) {
     SCOPED_TRACE(seed);
-    DirectWorld direct(true), usual(false);
+    DirectWorld direct(true, peers), usual(false, peers);
     for (DirectWorld* world : {&direct, &usual}) {
       std::mt19937 random(seed);
       for (uint64_t i = 1; i <= 60 && !world->HasFailed(); ++i) PostRandom(*world, random, i);
@@ -257,7 +285,7 @@ TEST_P(DirectRandom, NobodyCanTell) {
     EXPECT_EQ(usual.world.dma.moved_now, 0u);
     moved_now += direct.world.dma.moved_now;
     for (int at : {0, 1}) {
-      for (auto list : {&End::sends, &End::receives}) {
+      for (auto list : {&End::sends, &End::receives, &End::all}) {
         const auto &ours = direct.ends[at].*list, &theirs = usual.ends[at].*list;
         ASSERT_EQ(ours.size(), theirs.size());
         for (size_t i = 0; i < ours.size(); ++i) ASSERT_EQ(AsTuple(ours[i]), AsTuple(theirs[i]));
@@ -276,7 +304,9 @@ TEST_P(DirectRandom, NobodyCanTell) {
   EXPECT_GT(moved_now, 300u) << "or this shows nothing";
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, DirectRandom, ::testing::Range(0u, 4u));
+INSTANTIATE_TEST_SUITE_P(Seeds, DirectRandom,
+                         ::testing::Combine(::testing::Range(0u, 4u),
+                                            ::testing::Values(Peers::kTwo, Peers::kOneQp)));
 
 }  // namespace
 }  // namespace verbena::softnic::testing

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/base/prefetch.h"
 #include "softnic/device/device_core.h"
 
 namespace verbena::softnic {
@@ -15,6 +16,9 @@ namespace {
 constexpr uint32_t kPdusPerSessionTurn = 32;
 constexpr uint32_t kPdusPerQpTurn = 8;
 constexpr uint32_t kOutputsPerDrain = 256;
+// The QPs of a client with fewer stay in cache by themselves.
+constexpr uint32_t kManyQps = 128;
+constexpr uint32_t kExpectedMax = 64;
 constexpr Duration kHeldUpMax = Milliseconds(10'000);
 
 }  // namespace
@@ -38,6 +42,34 @@ void DeviceCore::ExpectDoorbell(SessionId id, uint32_t doorbell) const {
   DeviceQp* qp = session->doorbells.Find(doorbell);
   if (qp == nullptr) return;
   qp->send_ring.PrefetchNext();
+}
+
+// In passes, each of which asks for what the one before it has made known. What is asked for comes
+// meanwhile for all of them.
+void DeviceCore::ExpectDoorbells(SessionId id, const uint32_t* doorbells, uint32_t count) const {
+  const Session* session = FindSession(id);
+  if (session == nullptr || session->qps.size() < kManyQps) return;
+  DeviceQp* qps[kExpectedMax];
+  uint32_t found = 0;
+  for (uint32_t i = 0; i < count && found < kExpectedMax; ++i) {
+    DeviceQp* qp = session->doorbells.Find(doorbells[i]);
+    if (qp == nullptr) continue;
+    PrefetchObject(qp, sizeof(*qp));
+    qps[found++] = qp;
+  }
+  for (uint32_t i = 0; i < found; ++i) {
+    qps[i]->transport->Expect();
+    qps[i]->send_ring.PrefetchNext();
+  }
+  DeviceQp* peers[kExpectedMax];
+  for (uint32_t i = 0; i < found; ++i) {
+    qps[i]->transport->ExpectRecord();
+    peers[i] = FindQp(qps[i]->peer);
+    if (peers[i] != nullptr && peers[i] != qps[i]) PrefetchObject(peers[i], sizeof(*peers[i]));
+  }
+  for (uint32_t i = 0; i < found; ++i) {
+    if (peers[i] != nullptr && peers[i] != qps[i]) peers[i]->transport->Expect();
+  }
 }
 
 void DeviceCore::MarkForDrain(DeviceQp& qp) {

@@ -230,6 +230,7 @@ bool Shard::PollPort(ClientPort* port) {
   }
   if (!port->HasBits()) return false;
   uint32_t budget = kDoorbellsPerTurn;
+  rung_.clear();
   while (budget != 0 && !port->is_quarantined) {
     if (port->leaf_bits == 0) {
       if (!port->HasBits()) break;
@@ -237,36 +238,54 @@ bool Shard::PollPort(ClientPort* port) {
       budget -= 1;  // a summary bit without leaf bits is work too
       if (port->leaf_bits == 0) continue;
     }
-    budget = ServeLeaf(port, budget);
+    if (port->leaf == 0) {
+      ServeRung(port);  // what was posted before a command comes before it
+      budget = ServeCommands(port, budget);
+    } else {
+      budget = GatherRung(port, budget);
+    }
   }
+  ServeRung(port);
   return true;
 }
 
-// Serves bits of the current leaf word; returns what is left of the budget.
-uint32_t Shard::ServeLeaf(ClientPort* port, uint32_t budget) {
-  if (port->leaf == 0) {
-    if (!port->commands.IsDue(now_)) {
-      // Its queues are served meanwhile.
-      port->deferred_commands |= std::exchange(port->leaf_bits, 0);
-      return budget;
-    }
-    for (uint32_t i = 0; i < kCommandsPerTurn && port->leaf_bits != 0 && budget != 0; ++i) {
-      uint32_t slot = static_cast<uint32_t>(std::countr_zero(port->leaf_bits));
-      port->leaf_bits &= port->leaf_bits - 1;
-      ServeCommand(port, slot);
-      if (port->is_quarantined) return 0;
-      budget -= 1;
-    }
-    return port->leaf_bits == 0 ? budget : 0;
+// Serves commands of the current leaf word; returns what is left of the budget.
+uint32_t Shard::ServeCommands(ClientPort* port, uint32_t budget) {
+  if (!port->commands.IsDue(now_)) {
+    // Its queues are served meanwhile.
+    port->deferred_commands |= std::exchange(port->leaf_bits, 0);
+    return budget;
   }
-  while (port->leaf_bits != 0 && budget != 0) {
-    uint32_t bit = static_cast<uint32_t>(std::countr_zero(port->leaf_bits));
+  for (uint32_t i = 0; i < kCommandsPerTurn && port->leaf_bits != 0 && budget != 0; ++i) {
+    uint32_t slot = static_cast<uint32_t>(std::countr_zero(port->leaf_bits));
     port->leaf_bits &= port->leaf_bits - 1;
-    port->last_doorbell = port->leaf * 64 + bit;
-    if (!device_->OnDoorbell(now_, port->id, port->last_doorbell)) port->fruitless.Count(now_);
+    ServeCommand(port, slot);
+    if (port->is_quarantined) return 0;
     budget -= 1;
   }
+  return port->leaf_bits == 0 ? budget : 0;
+}
+
+// Takes doorbells out of the current leaf word; returns what is left of the budget.
+uint32_t Shard::GatherRung(ClientPort* port, uint32_t budget) {
+  for (; port->leaf_bits != 0 && budget != 0; --budget) {
+    const auto bit = static_cast<uint32_t>(std::countr_zero(port->leaf_bits));
+    port->leaf_bits &= port->leaf_bits - 1;
+    rung_.push_back(port->leaf * 64 + bit);
+  }
   return budget;
+}
+
+void Shard::ServeRung(ClientPort* port) {
+  if (rung_.empty()) return;
+  if (rung_.size() > 1) {
+    device_->ExpectDoorbells(port->id, rung_.data(), static_cast<uint32_t>(rung_.size()));
+  }
+  for (const uint32_t doorbell : rung_) {
+    if (!device_->OnDoorbell(now_, port->id, doorbell)) port->fruitless.Count(now_);
+  }
+  port->last_doorbell = rung_.back();
+  rung_.clear();
 }
 
 void Shard::ServeCommand(ClientPort* port, uint32_t slot) {

@@ -96,7 +96,9 @@ class Shard {
   void TakeLeaf(ClientPort* port);
   static void TakeThreadPage(ClientPort* port);
   static void TakeFarLeaf(ClientPort* port);
-  uint32_t ServeLeaf(ClientPort* port, uint32_t budget);
+  uint32_t ServeCommands(ClientPort* port, uint32_t budget);
+  uint32_t GatherRung(ClientPort* port, uint32_t budget);
+  void ServeRung(ClientPort* port);
   void ServeCommand(ClientPort* port, uint32_t slot);
   void PassCommand(ClientPort* port, uint32_t slot, uint32_t submitted,
                    const shm::CommandRequest& request);
@@ -137,6 +139,7 @@ class Shard {
   std::vector<ClientPort*> active_;  // not parked
   std::vector<ClientPort*> recent_;  // rang within the last millisecond, parked or not
   std::vector<ClientPort*> scratch_;
+  std::vector<uint32_t> rung_;  // doorbells of the client being polled
   struct Suspension {
     ClientPort* port;
     Instant until;

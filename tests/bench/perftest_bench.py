@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Unmodified perftest beside what the machine itself costs, alternating in one run.
 
-    perftest_bench.py latency|rate|bandwidth|wire ROUNDS
+    perftest_bench.py latency|rate|qps|bandwidth|wire ROUNDS
     perftest_bench.py domains BATCHES
 
 Prints one JSON object per figure, for tools/bench.
@@ -115,6 +115,35 @@ def rate(case, rounds):
         figure(f"{kind.upper()} rate, 8 B, depth 128, {backend}", statistics.median(values), "M/s",
                "a bare ring in shared memory", statistics.median(floors),
                0.05 if (kind, backend) == ("write", "mapped") else None, ">=")
+
+
+def active_qps(case, instance, counts, window, operations, rounds):
+    process = case.run([case.program("active_qps"), counts, str(window), str(operations),
+                        str(rounds)], 120, env=instance.env())
+    return json.loads(process.out)
+
+
+def qps(case, rounds):
+    """A process that writes to itself, the NIC on the other core. The round trip alternates with the
+    cache line's."""
+    instance = case.instance(nics=1)
+    harness.force_dma("mapped")
+    trips, lines = [], []
+    for _ in range(rounds):
+        lines.append(reference(case, 1).get("line_round_trip_us", 0) * 1000)
+        trips.append(active_qps(case, instance, "1", 1, 20000, 1)["1"])
+    figure("round trip of a process that writes to itself", statistics.median(trips), "ns",
+           "a cache line there and back", statistics.median(lines), 4)
+    few, many = "10", "10000"
+    for backend in ("mapped", "process"):
+        harness.force_dma(backend)
+        before_kb = instance.rss_kb()
+        for window, operations in ((1, 50_000), (128, 200_000)):
+            costs = active_qps(case, instance, f"{few},{many}", window, operations,
+                               max(1, rounds // 3))
+            figure(f"{many} QPs in turn, {window} under way, {backend}", costs[many], "ns",
+                   f"{few} QPs", costs[few], 1.2)
+        case.note(f"{backend}: {instance.rss_kb() - before_kb} KB more in the daemon")
 
 
 def bandwidth(case, rounds):
@@ -233,7 +262,7 @@ def run_case(function):
 def main():
     kind, rounds = sys.argv[1], int(sys.argv[2])
     harness.need_programs("reference")
-    benches = {"latency": latency, "rate": rate, "bandwidth": bandwidth, "wire": wire, "domains": domains}
+    benches = {"latency": latency, "rate": rate, "qps": qps, "bandwidth": bandwidth, "wire": wire, "domains": domains}
     return run_case(lambda case: benches[kind](case, rounds))
 
 

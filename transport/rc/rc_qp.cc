@@ -144,7 +144,8 @@ bool RcQp::PollDma(DmaRequest& out) {
 }
 
 bool RcQp::PollCompletion(Completion& out) {
-  if (completer_.PollCompletion(out) || responder_.PollCompletion(out)) {
+  // Its own message received before it is told as sent, where the QP is connected to itself.
+  if (responder_.PollCompletion(out) || completer_.PollCompletion(out)) {
     // A slot of the window may have come free.
     if (attributes_.state() == QpState::kRts) window_.WakeSender();
     return true;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/base/prefetch.h"
 #include "transport/qp_attributes.h"
 #include "transport/qp_host.h"
 #include "transport/qp_transport.h"
@@ -23,6 +24,8 @@ class RcQp final : public QpTransport {
   RcQp(const RcQp&) = delete;
   RcQp& operator=(const RcQp&) = delete;
 
+  void Expect() const override { PrefetchObject(this, sizeof(*this)); }
+  void ExpectRecord() const override { window_.ExpectRecord(); }
   void OnDoorbell(Instant now) override;
   void OnPdu(Instant now, const Pdu& pdu) override;
   void OnDmaDone(Instant now, const DmaResult& result) override;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 
+#include "core/base/prefetch.h"
 #include "core/base/psn.h"
 #include "core/base/types.h"
 #include "core/shm/attach.h"
@@ -117,6 +118,12 @@ class SendWindow {
   }
   SendRecord& At(uint32_t index) {
     return (*chunks_[index / kChunkRecords % kChunks])[index % kChunkRecords];
+  }
+  // Asks for the cache lines of the record that Push gives next.
+  void ExpectRecord() const {
+    const uint32_t index = head == tail ? 0 : tail;
+    const auto& chunk = chunks_[index / kChunkRecords % kChunks];
+    if (chunk != nullptr) PrefetchObject(&(*chunk)[index % kChunkRecords], sizeof(SendRecord));
   }
   // Something changed that may let the requester go on.
   void WakeSender() { may_send = cursor != tail || sq_may_hold_more; }
