@@ -10,7 +10,6 @@ namespace verbena::rdmacm {
 VERBENA_EXPORT int rdma_set_option(rdma_cm_id* base, int level, int optname, void* optval,
                                    size_t optlen) {
   Id* id = ToId(base);
-  // Path records (RDMA_OPTION_IB_PATH) come from a subnet manager, which RoCE does not have.
   if (optlen > shm::kCmOptionMax || (optval == nullptr && optlen != 0)) return Fail(EINVAL);
   shm::CmRequest request = NewRequest(shm::CmOp::kSetOption, id->handle);
   request.option.level = static_cast<uint32_t>(level);
