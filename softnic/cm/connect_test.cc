@@ -18,7 +18,10 @@ class CmConnect : public CmWorld {
  protected:
   void ExpectNothingIsLeft() {
     Rest();
-    for (int host = 0; host < kHosts; ++host) EXPECT_EQ(CountersOf(host).communications, 0u);
+    for (int host = 0; host < kHosts; ++host) {
+      const CmCounters counters = CountersOf(host);
+      EXPECT_EQ(counters.communications + counters.ids_connected, 0u);
+    }
   }
   Pair pair_;
 };
@@ -238,6 +241,25 @@ TEST_F(CmConnect, RejectedByTheActiveSide) {
   EXPECT_EQ(DataOf(last_.param, 15), "changed my mind");
   EXPECT_EQ(Do(pair_.client, CmOp::kEstablish, pair_.active), EINVAL);
   ExpectNothingIsLeft();
+}
+
+TEST_F(CmConnect, WhatIsAskedOutOfTurnChangesNothing) {
+  ASSERT_NO_FATAL_FAILURE(AskForConnection(&pair_));
+  EXPECT_EQ(Do(pair_.client, CmOp::kEstablish, pair_.active), EINVAL);
+  EXPECT_EQ(Accept(pair_.client, pair_.active, ParamOf(0x77)), EINVAL);
+  EXPECT_EQ(Connect(pair_.client, pair_.active, ParamOf(0x77)), EINVAL);
+  EXPECT_EQ(Do(pair_.server, CmOp::kEstablish, pair_.passive), EINVAL);
+  EXPECT_EQ(Accept(pair_.server, pair_.listener, ParamOf(0x77)), EINVAL);
+  EXPECT_EQ(Do(pair_.server, CmOp::kDisconnect, pair_.listener), EINVAL);
+  EXPECT_EQ(Reject(pair_.server, pair_.listener), EINVAL);
+  EXPECT_EQ(Do(pair_.client, CmOp::kDisconnect, pair_.active), 0)
+      << "as Linux: no error, no effect";
+  ASSERT_EQ(Accept(pair_.server, pair_.passive, ParamOf(0x22)), 0);
+  EXPECT_EQ(Accept(pair_.server, pair_.passive, ParamOf(0x22)), EINVAL) << "once";
+  ASSERT_NO_FATAL_FAILURE(Expect(pair_.client, RDMA_CM_EVENT_CONNECT_RESPONSE));
+  ASSERT_EQ(Do(pair_.client, CmOp::kEstablish, pair_.active), 0);
+  EXPECT_EQ(Do(pair_.client, CmOp::kEstablish, pair_.active), EINVAL) << "once";
+  ASSERT_NO_FATAL_FAILURE(Expect(pair_.server, RDMA_CM_EVENT_ESTABLISHED));
 }
 
 TEST_F(CmConnect, NoAnswerIsUnreachableAfterSixteenTries) {
