@@ -30,7 +30,7 @@ static_assert(std::is_trivially_copyable_v<Hello> && std::is_trivially_copyable_
 static_assert(std::is_trivially_copyable_v<ListReply> && std::is_trivially_copyable_v<FdMessage>);
 
 static_assert(std::is_trivially_copyable_v<CmRequest> && std::is_trivially_copyable_v<CmReply>);
-static_assert(sizeof(CmRequest) == 304 && sizeof(CmReply) == 352 && sizeof(CmWelcome) == 16);
+static_assert(sizeof(CmRequest) == 304 && sizeof(CmReply) == 360 && sizeof(CmWelcome) == 16);
 
 static_assert(offsetof(SendWqe, wr_id) == 0 && offsetof(SendWqe, opcode) == 8);
 static_assert(offsetof(SendWqe, imm_or_rkey) == 12 && offsetof(SendWqe, remote_addr) == 16);

@@ -40,7 +40,8 @@ class DatagramTest : public CmTest {
     EXPECT_EQ(rdma_get_send_comp(from, &wc), 1);
     EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
     const bool came = Eventually([&] { return ibv_poll_cq(to->recv_cq, 1, &wc) == 1; }) &&
-                      wc.status == IBV_WC_SUCCESS && std::memcmp(in.data() + kGrhBytes, out, 16) == 0;
+                      wc.status == IBV_WC_SUCCESS &&
+                      std::memcmp(in.data() + kGrhBytes, out, 16) == 0;
     EXPECT_EQ(ibv_destroy_ah(ah), 0);
     if (came) {
       EXPECT_EQ(rdma_dereg_mr(mr), 0);

@@ -211,10 +211,10 @@ void CmTest::Accept(const std::string& private_data) {
   ASSERT_NE(passive.get(), nullptr);
   ASSERT_EQ(MakeQp(passive.get(), QpType()), 0) << strerror(errno);
   rdma_conn_param param = Param(private_data);
-  if (port_space_ != RDMA_PS_TCP) param.qp_num = passive->qp->qp_num;
+  if (!IsConnected()) param.qp_num = passive->qp->qp_num;
   ASSERT_EQ(rdma_accept(passive.get(), &param), 0) << strerror(errno);
   EXPECT_EQ(active_channel.Expect(RDMA_CM_EVENT_ESTABLISHED).id, active.get());
-  if (port_space_ != RDMA_PS_TCP) return;
+  if (!IsConnected()) return;
   EXPECT_EQ(passive_channel.Expect(RDMA_CM_EVENT_ESTABLISHED).id, passive.get());
 }
 

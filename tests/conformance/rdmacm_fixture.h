@@ -42,7 +42,7 @@ struct Told {
   int status = 0;
   rdma_conn_param conn{};
   rdma_ud_param ud{};
-  std::string private_data;  // of conn, or with `is_ud` of ud
+  std::string private_data;       // of conn, or with `is_ud` of ud
   const void* context = nullptr;  // of a membership
   uint64_t arg = 0;
 };
@@ -113,7 +113,8 @@ class CmTest : public ::testing::Test {
   void Disconnect();
 
   Address ListenerAddress() const { return Address::Of(&listener->route.addr.src_addr); }
-  ibv_qp_type QpType() const { return port_space_ == RDMA_PS_TCP ? IBV_QPT_RC : IBV_QPT_UD; }
+  bool IsConnected() const { return port_space_ == RDMA_PS_TCP || port_space_ == RDMA_PS_IB; }
+  ibv_qp_type QpType() const { return IsConnected() ? IBV_QPT_RC : IBV_QPT_UD; }
 
   rdma_port_space port_space_ = RDMA_PS_TCP;
   Channel passive_channel, active_channel;
@@ -121,10 +122,10 @@ class CmTest : public ::testing::Test {
 };
 
 // Expects -1 and this errno of a call that was just made.
-#define EXPECT_FAILS(call, error)                       \
-  do {                                                  \
-    errno = 0;                                          \
-    EXPECT_EQ((call), -1);                              \
+#define EXPECT_FAILS(call, error)                                  \
+  do {                                                             \
+    errno = 0;                                                     \
+    EXPECT_EQ((call), -1);                                         \
     EXPECT_EQ(errno, (error)) << #call << ": " << strerror(errno); \
   } while (false)
 

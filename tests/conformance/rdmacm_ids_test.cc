@@ -236,10 +236,10 @@ TEST(Cm_rdma_get_devices, IdentifiersHaveTheSameContexts) {
 
 TEST(Cm_rdma_event_str, NamesEachEvent) {
   static constexpr const char* kNames[] = {
-      "ADDR_RESOLVED",  "ADDR_ERROR",      "ROUTE_RESOLVED",    "ROUTE_ERROR",
-      "CONNECT_REQUEST", "CONNECT_RESPONSE", "CONNECT_ERROR",    "UNREACHABLE",
-      "REJECTED",       "ESTABLISHED",     "DISCONNECTED",      "DEVICE_REMOVAL",
-      "MULTICAST_JOIN", "MULTICAST_ERROR", "ADDR_CHANGE",       "TIMEWAIT_EXIT",
+      "ADDR_RESOLVED",     "ADDR_ERROR",       "ROUTE_RESOLVED", "ROUTE_ERROR",
+      "CONNECT_REQUEST",   "CONNECT_RESPONSE", "CONNECT_ERROR",  "UNREACHABLE",
+      "REJECTED",          "ESTABLISHED",      "DISCONNECTED",   "DEVICE_REMOVAL",
+      "MULTICAST_JOIN",    "MULTICAST_ERROR",  "ADDR_CHANGE",    "TIMEWAIT_EXIT",
       "ADDRINFO_RESOLVED", "ADDRINFO_ERROR"};
   for (int i = 0; i < static_cast<int>(std::size(kNames)); ++i) {
     EXPECT_EQ(rdma_event_str(static_cast<rdma_cm_event_type>(i)),

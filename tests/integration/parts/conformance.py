@@ -15,8 +15,8 @@ PROGRAMS = ["objects_test", "access_test", "rc_test", "errors_test", "cq_test", 
 
 
 # The same of rdma_cm. Feeds docs/rdmacm-support.md.
-RDMACM = ["rdmacm_ids_test", "rdmacm_addresses_test", "rdmacm_connect_test", "rdmacm_sync_test",
-          "rdmacm_datagram_test"]
+RDMACM = ["rdmacm_ids_test", "rdmacm_addresses_test", "rdmacm_connect_test", "rdmacm_qp_test",
+          "rdmacm_sync_test", "rdmacm_datagram_test"]
 RDMACM_LAST = "rdmacm_ends_test"  # kills its daemon
 
 # What each of these is refused, for every reason, its instance must have counted.
