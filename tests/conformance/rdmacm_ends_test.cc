@@ -77,6 +77,33 @@ int Ask(const Address& there, bool whole) {
   return 0;
 }
 
+// First of all: nobody has used the library yet.
+TEST(Cm_fork_before_use, ChildAndParentConnect) {
+  int fds[2];
+  ASSERT_EQ(pipe(fds), 0);
+  Peer child([&] {
+    uint16_t port = 0;
+    if (read(fds[0], &port, sizeof port) != static_cast<ssize_t>(sizeof port)) return -1;
+    return Ask(Address("127.0.0.1", port), true);
+  });
+  Channel channel;
+  CmId listener(channel, RDMA_PS_TCP);
+  Address here("127.0.0.1");
+  ASSERT_EQ(rdma_bind_addr(listener.get(), here.get()), 0);
+  ASSERT_EQ(rdma_listen(listener.get(), 0), 0);
+  const uint16_t port = ntohs(rdma_get_src_port(listener.get()));
+  ASSERT_EQ(write(fds[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+  Told told = channel.Expect(RDMA_CM_EVENT_CONNECT_REQUEST, 0, Milliseconds(10'000));
+  CmId request(told.id);
+  ASSERT_EQ(MakeQp(request.get()), 0);
+  rdma_conn_param param = Param();
+  ASSERT_EQ(rdma_accept(request.get(), &param), 0);
+  channel.Expect(RDMA_CM_EVENT_ESTABLISHED);
+  EXPECT_EQ(child.Await(), 0);
+  close(fds[0]);
+  close(fds[1]);
+}
+
 class Cm_fork : public CmTest {};
 class Cm_peer_killed : public CmTest {
  protected:
