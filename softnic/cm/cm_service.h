@@ -65,6 +65,7 @@ struct CmShowRow {
 
 struct CmCounters {
   uint64_t sessions = 0, channels = 0, ids = 0, communications = 0;
+  uint64_t ids_connected = 0;  // or at it: those that a communication belongs to
   uint64_t events_waiting = 0;
   uint64_t requests = 0, requests_refused = 0;
   uint64_t backlog_drops = 0;  // connect requests that found a listener's backlog full

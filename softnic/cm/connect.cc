@@ -169,10 +169,7 @@ int CmCore::SendSidrReq(Instant now, CmIdentifier& id, const CmConnParam& param)
 int CmCore::Establish(Instant now, CmIdentifier& id) {
   Engine* engine = EngineOf(id);
   if (id.state != CmState::kConnect || id.qp_type == kQpTypeUd || engine == nullptr) return EINVAL;
-  const int error = engine->SendRtu(now, id.comm, {});
-  // The peer shall not wait for an RTU that will never come.
-  if (error != 0) engine->SendRej(now, id.comm, RejectReason::kConsumerDefined, {});
-  return error;
+  return engine->SendRtu(now, id.comm, {});
 }
 
 // --- the passive side ----------------------------------------------------------------------------
@@ -182,6 +179,9 @@ int CmCore::Accept(Instant now, CmIdentifier& id, const Request& request) {
   if (id.state != CmState::kConnect || engine == nullptr) return EINVAL;
   const State state = StateOf(id);
   if (state == State::kRepRcvd || state == State::kMraRepSent) return Establish(now, id);
+  const bool is_asked =
+      state == State::kReqRcvd || state == State::kMraReqSent || state == State::kSidrReqRcvd;
+  if (!is_asked) return EINVAL;
   const CmConnParam& param = request.connect.param;
   id.connection.local_qpn = Qpn{param.qp_num & 0xff'ffff};
   const bool is_ud = id.qp_type == kQpTypeUd;

@@ -240,6 +240,25 @@ TEST_F(CmConnect, RejectedByTheActiveSide) {
   ExpectNothingIsLeft();
 }
 
+TEST_F(CmConnect, WhatIsAskedOutOfTurnChangesNothing) {
+  ASSERT_NO_FATAL_FAILURE(AskForConnection(&pair_));
+  EXPECT_EQ(Do(pair_.client, CmOp::kEstablish, pair_.active), EINVAL);
+  EXPECT_EQ(Accept(pair_.client, pair_.active, ParamOf(0x77)), EINVAL);
+  EXPECT_EQ(Connect(pair_.client, pair_.active, ParamOf(0x77)), EINVAL);
+  EXPECT_EQ(Do(pair_.server, CmOp::kEstablish, pair_.passive), EINVAL);
+  EXPECT_EQ(Accept(pair_.server, pair_.listener, ParamOf(0x77)), EINVAL);
+  EXPECT_EQ(Do(pair_.server, CmOp::kDisconnect, pair_.listener), EINVAL);
+  EXPECT_EQ(Reject(pair_.server, pair_.listener), EINVAL);
+  EXPECT_EQ(Do(pair_.client, CmOp::kDisconnect, pair_.active), 0)
+      << "as Linux: no error, no effect";
+  ASSERT_EQ(Accept(pair_.server, pair_.passive, ParamOf(0x22)), 0);
+  EXPECT_EQ(Accept(pair_.server, pair_.passive, ParamOf(0x22)), EINVAL) << "once";
+  ASSERT_NO_FATAL_FAILURE(Expect(pair_.client, RDMA_CM_EVENT_CONNECT_RESPONSE));
+  ASSERT_EQ(Do(pair_.client, CmOp::kEstablish, pair_.active), 0);
+  EXPECT_EQ(Do(pair_.client, CmOp::kEstablish, pair_.active), EINVAL) << "once";
+  ASSERT_NO_FATAL_FAILURE(Expect(pair_.server, RDMA_CM_EVENT_ESTABLISHED));
+}
+
 TEST_F(CmConnect, NoAnswerIsUnreachableAfterSixteenTries) {
   const Program client = StartProgram(0);
   const shm::CmHandle id = NewId(client);

@@ -434,7 +434,8 @@ TEST_F(CmLifecycle, AnythingMayBeAsked) {
   for (const Program& program : programs) Close(program);
   ExpectNothingIsLeft();
   for (int host = 0; host < kHosts; ++host) {
-    EXPECT_EQ(CountersOf(host).ids + CountersOf(host).events_waiting, 0u);
+    const CmCounters counters = CountersOf(host);
+    EXPECT_EQ(counters.ids + counters.ids_connected + counters.events_waiting, 0u);
   }
 }
 

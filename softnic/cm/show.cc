@@ -72,6 +72,7 @@ std::vector<CmService::SessionRow> CmCore::Show() const {
 CmCounters CmCore::Counters() const {
   CmCounters counters = counters_;
   counters.sessions = sessions_.size();
+  counters.ids_connected = by_comm_.size();
   for (const auto& [number, session] : sessions_) {
     counters.channels += session.channels.size();
     counters.ids += session.ids.size();
