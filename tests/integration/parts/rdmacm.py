@@ -4,6 +4,7 @@ import re
 
 from harness import STAGE, Failure, Spec, check, free_port, wait_for
 from hosts import ADDRESSES, IPV4, LossyLink, MILLION, Namespace, Pair, pair_on, two_hosts
+from parts.gtests import run_gtest
 from parts.perftest import check_table
 from parts.pyverbs import Run, copy_suite, judge, listed
 
@@ -158,6 +159,23 @@ def killed(who):
     return case_function
 
 
+def daemon_dies(case):
+    """A server that waits, and a client amid pings: both end, with an error."""
+    pair = Pair.beside(case.instance())
+    port = str(free_port())
+    common = ["rping", "-v", "-V", "-C", "1000000", "-a", "127.0.0.1", "-p", port]
+    waiting = pair.server.spawn(case, ["rping", "-s", "-P", "-a", "127.0.0.2", "-p", port],
+                                name="waiting")
+    server = pair.server.spawn(case, [*common, "-s"], name="server")
+    await_listener(pair.server, waiting)
+    await_listener(pair.server, server, port)
+    client = pair.client.spawn(case, [*common, "-c"], name="client")
+    client.wait_for_output("rdma-ping-20", 20)
+    pair.server.instance.daemon.kill()
+    for process in (waiting, client, server):
+        check(process.wait(20) != 0, f"{process.name} ended well\n{process.tail()}")
+
+
 # --- other programs ------------------------------------------------------------------------------
 
 
@@ -281,9 +299,12 @@ def cases(thorough):
         Spec("nobody listens", no_listener),
         Spec("the server is killed", killed("server"), 60),
         Spec("the client is killed", killed("client"), 60),
+        Spec("the daemon is killed", daemon_dies, 60),
         Spec("qperf over rdma_cm", qperf(["rc_bw", "rc_lat", "rc_rdma_read_bw",
                                           "rc_rdma_write_lat"]), 60),
         Spec("pyverbs' tests of rdma_cm", pyverbs, 300),
+        Spec("the API used directly", lambda case: run_gtest(case, "rdmacm_test", case.instance(),
+                                                             60), 70),
     ]
     for name, server, client, ends in UTILS:
         specs.append(Spec(name, both_end(server, client, beside, ends=ends), 60))
