@@ -406,8 +406,7 @@ int Commands::AnswerQueryPath(const Command& command, uint64_t response,
   return command.Answer(response, answer);
 }
 
-int Commands::AnswerQueryGid(const Command& command, uint64_t response,
-                             const shm::CmQuery& query) {
+int Commands::AnswerQueryGid(const Command& command, uint64_t response, const shm::CmQuery& query) {
   rdma_ucm_query_addr_resp answer = {};
   const size_t at_least = offsetof(rdma_ucm_query_addr_resp, ibdev_index);
   if (int error = command.CheckRoom(at_least); error != 0) return error;
@@ -531,8 +530,7 @@ int Commands::JoinMulticast(const Command& command) {
   return Join(command, cmd.id, cmd.response, request);
 }
 
-int Commands::Join(const Command& command, uint32_t id, uint64_t response,
-                   shm::CmRequest request) {
+int Commands::Join(const Command& command, uint32_t id, uint64_t response, shm::CmRequest request) {
   rdma_ucm_create_id_resp answer = {};
   if (int error = command.CheckRoom(sizeof(answer)); error != 0) return error;
   shm::CmReply reply;

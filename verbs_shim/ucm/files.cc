@@ -5,7 +5,6 @@
 #include <linux/stat.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -174,9 +173,7 @@ int OpenFile(int flags) {
   return Fail(error);
 }
 
-bool FindChannel(int fd, Channel* out) {
-  return MayBeOurs(fd) && Look(fd, out) != Owner::kNobody;
-}
+bool FindChannel(int fd, Channel* out) { return MayBeOurs(fd) && Look(fd, out) != Owner::kNobody; }
 
 ssize_t WriteFile(const Channel& channel, int fd, const void* data, size_t bytes) {
   const int saved_errno = errno;
@@ -192,6 +189,7 @@ void ForgetFd(int fd) {
 }
 
 void NoteDuplicate(int fd, int copy) {
+  if (MayBeOurs(copy)) ForgetFd(copy);
   client::ScopedLock lock(&g_mutex);
   File* file = g_files[fd].load(std::memory_order_relaxed);
   if (file == nullptr || copy < 0 || copy >= kFdsMax || file->owner_pid != getpid()) return;
@@ -200,9 +198,11 @@ void NoteDuplicate(int fd, int copy) {
 }
 
 dev_t DeviceNumber() {
-  // "10:121" and a line's end. Without the kernel's module, what the kernel calls "any misc device".
+  // "10:121" and a line's end. Without the kernel's module, what the kernel calls "any misc
+  // device".
   unsigned int device_major = 10, device_minor = 255;
-  const long fd = syscall(SYS_openat, AT_FDCWD, "/sys/class/misc/rdma_cm/dev", O_RDONLY | O_CLOEXEC);
+  const long fd =
+      syscall(SYS_openat, AT_FDCWD, "/sys/class/misc/rdma_cm/dev", O_RDONLY | O_CLOEXEC);
   if (fd >= 0) {
     char text[24] = "";
     if (syscall(SYS_read, fd, text, sizeof(text) - 1) > 0) {

@@ -1,5 +1,5 @@
-// libverbena-ucm.so: libc's functions that open /dev/infiniband/rdma_cm and use what that gives, for
-// a librdmacm that is the distribution's own. Everything else goes to libc as it came.
+// libverbena-ucm.so: libc's functions that open /dev/infiniband/rdma_cm and use what that gives,
+// for a librdmacm that is the distribution's own. Everything else goes to libc as it came.
 //
 // Loaded by LD_PRELOAD; the functions have no version, as those of verbs_shim/paths.
 #include <errno.h>
@@ -63,7 +63,20 @@ int NotInLibc() {
 }  // namespace verbena::ucm
 
 using verbena::paths::Next;
-using namespace verbena::ucm;  // NOLINT: the functions below are libc's names
+using verbena::ucm::Channel;
+using verbena::ucm::FindChannel;
+using verbena::ucm::ForgetFd;
+using verbena::ucm::IsFdItself;
+using verbena::ucm::IsOurFd;
+using verbena::ucm::IsOurPath;
+using verbena::ucm::MayBeOurs;
+using verbena::ucm::NeedsMode;
+using verbena::ucm::NoteDuplicate;
+using verbena::ucm::NotInLibc;
+using verbena::ucm::OpenFile;
+using verbena::ucm::ShowDevice;
+using verbena::ucm::ShowDeviceX;
+using verbena::ucm::WriteFile;
 
 // Names of our own with libc's as symbols, as in verbs_shim/paths.
 #define DECLARE(type, name, ...)                                                                   \
