@@ -6,6 +6,7 @@ import os
 from harness import PYTHON, ROOT, STAGE, Spec, check, free_port, wait_for
 from hosts import Pair
 from parts import rdmacm
+from parts.gtests import run_gtest
 from parts.rdmacm import (LOSSY_LIMIT_S, address_of, await_listener, beside, nothing_is_left,
                           on_two_hosts, over_loss)
 
@@ -168,10 +169,30 @@ def socket_cases(thorough):
     return specs
 
 
+def api(case):
+    """The part's own program, but for what rdma-core 44 has not or does otherwise."""
+    left_out = ["AProgramWritesEventsToItself", "NamesAreResolvedByAnEvent",  # since v60
+                "AddressesThatAreNoneOfOursAreRefused",  # rdma_disconnect without an address crashes
+                "AChildConnectsOnItsOwn"]  # a child has its parent's NICs
+    run_gtest(case, "rdmacm_test", case.instance(), 60,
+              "*-" + ":".join(f"*.{name}" for name in left_out))
+
+
+# Tools of which one stands for all, unless there is time.
+ALWAYS = ("ib_write_bw -R", "ib_send_lat -R", "ib_send_bw -c UD -R", "ib_write_bw -R between two hosts",
+          "fio, write")
+
+
+def is_due(name, thorough):
+    return thorough or name in ALWAYS or not name.startswith(("ib_", "fio"))
+
+
 def cases(thorough):
     # What the part `rdmacm` shows of our own library holds of this one.
     same = [Spec(spec.name, spec.function, spec.limit_s, spec.is_wire, spec.refuses_io_uring,
                  spec.net_io, system_librdmacm=True)
-            for spec in rdmacm.cases(thorough) if not spec.name.startswith(("fio", "ib_"))]
+            for spec in rdmacm.cases(thorough)
+            if is_due(spec.name, thorough) and spec.name != "the API used directly"]
     return [system("the library is the system's", which_library),
-            system("the device's file", file_semantics), *same, *socket_cases(thorough)]
+            system("the device's file", file_semantics), system("the API used directly", api, 70),
+            *same, *socket_cases(thorough)]
