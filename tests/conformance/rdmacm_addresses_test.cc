@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tests/conformance/rdmacm_fixture.h"
+#include "tests/conformance/rdmacm_v64.h"
 
 namespace verbena::conformance {
 namespace {
@@ -252,7 +253,9 @@ TEST(Cm_rdma_resolve_route, GivesAPathRecord) {
 TEST(Cm_rdma_resolve_route, NeedsAResolvedAddress) {
   Channel channel;
   CmId id(channel, RDMA_PS_TCP);
-  EXPECT_FAILS(rdma_resolve_route(id.get(), 2000), EINVAL);
+  if (v64::IsOurs()) {  // upstream's asks the NIC that there is not
+    EXPECT_FAILS(rdma_resolve_route(id.get(), 2000), EINVAL);
+  }
   ASSERT_EQ(Bind(id, Address("127.0.0.1")), 0);
   EXPECT_FAILS(rdma_resolve_route(id.get(), 2000), EINVAL);
   Address there("127.0.0.1", 7471);
@@ -325,8 +328,9 @@ TEST(Cm_rdma_getaddrinfo, SaysWhatIsWrong) {
   EXPECT_FAILS(rdma_getaddrinfo(nullptr, nullptr, nullptr, &info), EINVAL);
   hints.ai_flags = RAI_NUMERICHOST;
   EXPECT_EQ(rdma_getaddrinfo("no.address", "7471", &hints, &info), EAI_NONAME);
+  if (!v64::IsOurs()) return;  // upstream's goes by the name, and gives an address of AF_INET
   hints.ai_family = kAfIb;
-  EXPECT_NE(rdma_getaddrinfo("127.0.0.1", "7471", &hints, &info), 0);
+  EXPECT_EQ(rdma_getaddrinfo("127.0.0.1", "7471", &hints, &info), EAI_FAMILY);
 }
 
 TEST(Cm_rdma_freeaddrinfo, TakesAList) {
@@ -353,7 +357,7 @@ TEST(Cm_rdma_set_option, RefusesWhatItDoesNotKnow) {
   EXPECT_FAILS(rdma_set_option(id.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &value, 1), EINVAL);
   EXPECT_FAILS(rdma_set_option(id.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &value, 4),
                EINVAL);
-  EXPECT_FAILS(rdma_set_option(id.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, nullptr, 1), EINVAL);
+  EXPECT_FAILS(rdma_set_option(id.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, nullptr, 1), EFAULT);
 }
 
 TEST(Cm_rdma_set_option_reuseaddr, SharesAPortUntilSomebodyListens) {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tests/conformance/rdmacm_fixture.h"
+#include "tests/conformance/rdmacm_v64.h"
 
 namespace verbena::conformance {
 namespace {
@@ -111,7 +112,9 @@ TEST_F(Cm_rdma_connect, NeedsARouteAndParametersOrAQp) {
   Listen();
   rdma_conn_param param = Param();
   active = CmId(active_channel, RDMA_PS_TCP);
-  EXPECT_FAILS(rdma_connect(active.get(), &param), EINVAL);
+  if (v64::IsOurs()) {  // upstream's asks the NIC that there is not
+    EXPECT_FAILS(rdma_connect(active.get(), &param), EINVAL);
+  }
   Address there = ListenerAddress();
   ASSERT_EQ(rdma_resolve_addr(active.get(), nullptr, there.get(), 2000), 0);
   active_channel.Expect(RDMA_CM_EVENT_ADDR_RESOLVED);
@@ -309,6 +312,7 @@ TEST_F(Cm_rdma_accept, RefusesMorePrivateDataThanAReplyHolds) {
 }
 
 TEST_F(Cm_rdma_accept, NeedsAQpOrItsNumber) {
+  if (!v64::IsOurs()) GTEST_SKIP() << "upstream's follows the pointer";
   Listen();
   Resolve();
   Request();

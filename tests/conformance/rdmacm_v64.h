@@ -14,8 +14,8 @@ inline constexpr auto kEventAddrinfoResolved = static_cast<rdma_cm_event_type>(1
 inline constexpr auto kEventUser = static_cast<rdma_cm_event_type>(18);
 inline constexpr int kRaiSa = 0x10, kRaiDns = 0x20;
 
-// False with Debian's library.
-inline bool HasRdmacm() { return Find<int()>("rdma_write_cm_event") != nullptr; }
+// False with Debian's library, which lacks these, and follows some pointers that ours looks at.
+inline bool IsOurs() { return Find<int()>("rdma_write_cm_event") != nullptr; }
 inline int WriteCmEvent(rdma_cm_id* id, rdma_cm_event_type event, int status, uint64_t arg) {
   return Find<int(rdma_cm_id*, rdma_cm_event_type, int, uint64_t)>("rdma_write_cm_event")(
       id, event, status, arg);

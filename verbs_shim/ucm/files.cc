@@ -3,10 +3,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/stat.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -51,13 +51,13 @@ int Execute(void* session, const shm::CmRequest& request, shm::CmReply* reply) {
   return static_cast<client::CmSession*>(session)->Execute(request, reply);
 }
 
-// A cancellation point, as the kernel's write is: nothing is held here.
+// A cancellation point, as the kernel's write is: nothing is held here. Looks at the token that
+// makes the fd readable, and leaves it: unlike poll(2), recv(2) goes on after a signal whose
+// handler restarts calls, as that write does.
 int AwaitEvent(int fd) {
-  const int flags = fcntl(fd, F_GETFL);
-  if (flags < 0) return errno;
-  if ((flags & O_NONBLOCK) != 0) return EAGAIN;
-  pollfd entry = {fd, POLLIN, 0};
-  return poll(&entry, 1, -1) < 0 ? errno : 0;
+  char token;
+  if (recv(fd, &token, sizeof(token), MSG_PEEK) >= 0) return 0;
+  return errno == EAGAIN || errno == EINTR ? errno : 0;  // of others the daemon will say
 }
 
 void AfterForkInChild() {
