@@ -18,6 +18,8 @@ bool IsLoopbackNet(const CmAddress& address) {
   return address.family == AF_INET && address.addr[0] == 127;
 }
 
+bool IsLoopbackGid(const Gid& gid) { return gid.IsIpv4Mapped() && gid.raw[12] == 127; }
+
 // A GID of the NIC that goes with `like`: of its family, and link-local or not as it is.
 const Gid* GidLike(const CmNic& nic, const Gid& like) {
   for (const Gid& gid : nic.gids) {
@@ -186,8 +188,9 @@ int CmAddressBook::ResolveFrom(const CmAddress& destination, CmReach* out) const
     default:
       break;
   }
-  // Nothing leads from a NIC without a network to another host, nor from any to loopback.
-  const bool stays = Find(out->local.nic)->is_local_only || IsLoopbackNet(destination);
+  // Nothing leads from a NIC without a network to another host, nor to loopback but from loopback.
+  const bool stays = Find(out->local.nic)->is_local_only ||
+                     (IsLoopbackNet(destination) && !IsLoopbackGid(out->local.gid));
   return stays ? EHOSTUNREACH : 0;
 }
 

@@ -18,7 +18,10 @@ class CmConnect : public CmWorld {
  protected:
   void ExpectNothingIsLeft() {
     Rest();
-    for (int host = 0; host < kHosts; ++host) EXPECT_EQ(CountersOf(host).communications, 0u);
+    for (int host = 0; host < kHosts; ++host) {
+      const CmCounters counters = CountersOf(host);
+      EXPECT_EQ(counters.communications + counters.ids_connected, 0u);
+    }
   }
   Pair pair_;
 };

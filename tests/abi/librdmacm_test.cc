@@ -111,13 +111,11 @@ TEST_F(Rdmacm, WrongArgumentsAreToldOf) {
 TEST_F(Rdmacm, EventsHaveTheNamesOfTheManPage) {
   EXPECT_STREQ(rdma_event_str(RDMA_CM_EVENT_ESTABLISHED), "RDMA_CM_EVENT_ESTABLISHED");
   EXPECT_STREQ(rdma_event_str(RDMA_CM_EVENT_TIMEWAIT_EXIT), "RDMA_CM_EVENT_TIMEWAIT_EXIT");
-  EXPECT_STREQ(rdma_event_str(static_cast<rdma_cm_event_type>(17)),
-               "RDMA_CM_EVENT_ADDRINFO_ERROR");
+  EXPECT_STREQ(rdma_event_str(static_cast<rdma_cm_event_type>(17)), "RDMA_CM_EVENT_ADDRINFO_ERROR");
   for (int beyond : {18, 100, -1}) {
     EXPECT_STREQ(rdma_event_str(static_cast<rdma_cm_event_type>(beyond)), "UNKNOWN EVENT");
   }
 }
-
 
 TEST_F(Rdmacm, SocketsOverRdmaAreNotSupported) {
   EXPECT_EQ(rsocket(AF_INET, SOCK_STREAM, 0), -1);

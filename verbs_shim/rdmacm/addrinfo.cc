@@ -119,6 +119,20 @@ int Fill(const char* node, const char* service, const rdma_addrinfo* hints, rdma
       CopyAddress(hints->ai_src_addr, hints->ai_src_len, &out->ai_src_addr, &out->ai_src_len));
 }
 
+void FreeList(rdma_addrinfo* info) {
+  while (info != nullptr) {
+    rdma_addrinfo* next = info->ai_next;
+    free(info->ai_connect);
+    free(info->ai_route);
+    free(info->ai_src_canonname);
+    free(info->ai_dst_canonname);
+    free(info->ai_src_addr);
+    free(info->ai_dst_addr);
+    free(info);
+    info = next;
+  }
+}
+
 }  // namespace
 
 int GetAddrinfo(const char* node, const char* service, const rdma_addrinfo* hints,
@@ -135,7 +149,7 @@ int GetAddrinfo(const char* node, const char* service, const rdma_addrinfo* hint
   auto* info = static_cast<rdma_addrinfo*>(calloc(1, sizeof(rdma_addrinfo)));
   if (info == nullptr) return Fail(ENOMEM);
   if (int code = Fill(node, service, hints, info); code != 0) {
-    rdma_freeaddrinfo(info);
+    FreeList(info);
     return code;
   }
   *out = info;
@@ -151,18 +165,6 @@ VERBENA_EXPORT int rdma_getaddrinfo(const char* node, const char* service,
   return GetAddrinfo(node, service, hints, res);
 }
 
-VERBENA_EXPORT void rdma_freeaddrinfo(rdma_addrinfo* info) {
-  while (info != nullptr) {
-    rdma_addrinfo* next = info->ai_next;
-    free(info->ai_connect);
-    free(info->ai_route);
-    free(info->ai_src_canonname);
-    free(info->ai_dst_canonname);
-    free(info->ai_src_addr);
-    free(info->ai_dst_addr);
-    free(info);
-    info = next;
-  }
-}
+VERBENA_EXPORT void rdma_freeaddrinfo(rdma_addrinfo* info) { FreeList(info); }
 
 }  // namespace verbena::rdmacm

@@ -22,6 +22,10 @@ int AwaitEvent(int fd) {
   return poll(&entry, 1, -1) < 0 ? errno : 0;
 }
 
+[[noreturn]] void WaitForever() {
+  for (;;) pause();
+}
+
 // 0 or errno: as above, and EIO: the daemon is gone.
 int TakeEvent(const Channel* channel, shm::CmReply* reply) {
   // A thread may destroy the channel in which another waits, as many programs do at their end. That
@@ -31,7 +35,8 @@ int TakeEvent(const Channel* channel, shm::CmReply* reply) {
   const shm::CmRequest request = NewRequest(shm::CmOp::kGetEvent, channel->handle);
   for (bool has_waited = false;; has_waited = true) {
     int error = session->Execute(request, reply);
-    while (has_waited && error != 0 && error != EAGAIN && error != EIO) pause();
+    const bool is_destroyed = has_waited && error != 0 && error != EAGAIN && error != EIO;
+    if (is_destroyed) WaitForever();
     if (error != EAGAIN) return error;
     error = AwaitEvent(fd);
     if (error != 0) return error;
