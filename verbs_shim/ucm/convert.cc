@@ -70,6 +70,13 @@ int ToCmAddress(const void* address, shm::CmAddress* out) {
   return 0;
 }
 
+int ToSizedCmAddress(const void* address, size_t bytes, shm::CmAddress* out) {
+  uint16_t family;
+  memcpy(&family, address, sizeof(family));
+  if (bytes == 0 || bytes != AddressBytes(family)) return EINVAL;
+  return ToCmAddress(address, out);
+}
+
 void FromCmAddress(const shm::CmAddress& address, void* out) {
   if (address.family == AF_INET) {
     sockaddr_in in = {};

@@ -14,6 +14,8 @@ namespace verbena::ucm {
 size_t AddressBytes(uint16_t family);
 // EINVAL: of no family that rdma_cm knows; EAFNOSUPPORT: AF_IB, which no NIC of ours has.
 int ToCmAddress(const void* address, shm::CmAddress* out);
+// The same of one whose size was given; EINVAL: another than its family's.
+int ToSizedCmAddress(const void* address, size_t bytes, shm::CmAddress* out);
 // Writes AddressBytes() of its family; nothing if it is none.
 void FromCmAddress(const shm::CmAddress& address, void* out);
 
