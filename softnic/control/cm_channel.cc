@@ -5,7 +5,7 @@
 
 namespace verbena::softnic {
 
-int CmChannel::Open() {
+int CmChannelFd::Open() {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return errno;
   own_end_.Reset(pair[0]);
@@ -13,7 +13,7 @@ int CmChannel::Open() {
   return 0;
 }
 
-void CmChannel::SetReadable(bool is_readable) {
+void CmChannelFd::SetReadable(bool is_readable) {
   if (is_readable_ == is_readable) return;
   is_readable_ = is_readable;
   char token = 1;

@@ -13,7 +13,7 @@
 
 namespace verbena::softnic {
 
-class CmChannel {
+class CmChannelFd {
  public:
   // 0 or errno (EMFILE, ENFILE, ENOMEM).
   int Open();

@@ -19,11 +19,11 @@ short EventsOf(int fd) {
 
 class CmChannelTest : public ::testing::Test {
  protected:
-  CmChannelTest() : channel(std::make_unique<CmChannel>()) {
+  CmChannelTest() : channel(std::make_unique<CmChannelFd>()) {
     EXPECT_EQ(channel->Open(), 0);
     program_end.Reset(fcntl(channel->client_end(), F_DUPFD_CLOEXEC, 0));
   }
-  std::unique_ptr<CmChannel> channel;
+  std::unique_ptr<CmChannelFd> channel;
   UniqueFd program_end;
 };
 

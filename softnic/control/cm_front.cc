@@ -62,7 +62,7 @@ bool NeedsAddresses(const shm::CmRequest& request) {
 
 // --- one client ----------------------------------------------------------------------------------
 
-CmConnection::CmConnection(CmFront* front, UniqueFd socket, uint32_t session, std::string program,
+CmClient::CmClient(CmFront* front, UniqueFd socket, uint32_t session, std::string program,
                            int pid)
     : front_(front),
       socket_(front->server_->io(), socket.Release()),
@@ -70,14 +70,14 @@ CmConnection::CmConnection(CmFront* front, UniqueFd socket, uint32_t session, st
       program_(std::move(program)),
       pid_(pid) {}
 
-void CmConnection::AwaitRequest() {
+void CmClient::AwaitRequest() {
   socket_.async_wait(asio::posix::stream_descriptor::wait_read,
                      [self = shared_from_this()](error_code error) {
                        if (!error && !self->is_ended_) self->ServeRequests();
                      });
 }
 
-void CmConnection::ServeRequests() {
+void CmClient::ServeRequests() {
   for (int i = 0; i < kRequestsPerTurn; ++i) {
     shm::CmRequest request;
     // MSG_TRUNC reports the packet's true size: a longer one is as wrong as a shorter one.
@@ -89,15 +89,15 @@ void CmConnection::ServeRequests() {
   AwaitRequest();
 }
 
-int CmConnection::OpenChannel(shm::CmHandle handle, int* client_end) {
-  CmChannel channel;
+int CmClient::OpenChannel(shm::CmHandle handle, int* client_end) {
+  CmChannelFd channel;
   if (int error = channel.Open(); error != 0) return error;
   *client_end = channels_.insert_or_assign(handle, std::move(channel)).first->second.client_end();
   return 0;
 }
 
 // What a reply says about a channel's queue is true of its fd already.
-bool CmConnection::Answer(const shm::CmRequest& request) {
+bool CmClient::Answer(const shm::CmRequest& request) {
   shm::CmReply reply;
   std::memset(static_cast<void*>(&reply), 0, sizeof(reply));
   front_->Request(session_, request, &reply);
@@ -123,7 +123,7 @@ bool CmConnection::Answer(const shm::CmRequest& request) {
 }
 
 // A channel whose fd can't be had is none.
-void CmConnection::Withdraw(shm::CmHandle channel, shm::CmReply* reply) {
+void CmClient::Withdraw(shm::CmHandle channel, shm::CmReply* reply) {
   shm::CmRequest request = {};
   request.op = static_cast<uint32_t>(shm::CmOp::kDestroyChannel);
   request.handle = channel;
@@ -133,12 +133,12 @@ void CmConnection::Withdraw(shm::CmHandle channel, shm::CmReply* reply) {
   reply->handle = 0;
 }
 
-void CmConnection::SetReadable(shm::CmHandle channel, bool is_readable) {
+void CmClient::SetReadable(shm::CmHandle channel, bool is_readable) {
   auto it = channels_.find(channel);
   if (it != channels_.end()) it->second.SetReadable(is_readable);
 }
 
-void CmConnection::End(const char* why) {
+void CmClient::End(const char* why) {
   if (is_ended_) return;
   is_ended_ = true;
   front_->server_->log().Debug("cm session " + std::to_string(session_) + " of " + program_ +
@@ -183,7 +183,7 @@ void CmFront::Accept(UniqueFd socket, const shm::Hello& hello) {
   std::string program(hello.program, strnlen(hello.program, sizeof(hello.program)));
   server_->log().Debug("cm session " + std::to_string(session) + " opened by " + program +
                        " (pid " + std::to_string(peer.pid) + ")");
-  auto connection = std::make_shared<CmConnection>(this, std::move(socket), session,
+  auto connection = std::make_shared<CmClient>(this, std::move(socket), session,
                                                    std::move(program), peer.pid);
   connections_.emplace(session, connection);
   server_->AddHold();

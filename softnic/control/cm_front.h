@@ -30,9 +30,9 @@ class ControlServer;
 class CmFront;
 
 // One client's connection, and its session in the service.
-class CmConnection : public std::enable_shared_from_this<CmConnection> {
+class CmClient : public std::enable_shared_from_this<CmClient> {
  public:
-  CmConnection(CmFront* front, UniqueFd socket, uint32_t session, std::string program, int pid);
+  CmClient(CmFront* front, UniqueFd socket, uint32_t session, std::string program, int pid);
   void AwaitRequest();
   void SetReadable(shm::CmHandle channel, bool is_readable);
 
@@ -53,7 +53,7 @@ class CmConnection : public std::enable_shared_from_this<CmConnection> {
   const uint32_t session_;
   const std::string program_;
   const int pid_;
-  std::map<shm::CmHandle, CmChannel> channels_;
+  std::map<shm::CmHandle, CmChannelFd> channels_;
   bool is_ended_ = false;
 };
 
@@ -74,7 +74,7 @@ class CmFront {
   CmCounters Counters() const { return service_.Counters(); }
 
  private:
-  friend class CmConnection;
+  friend class CmClient;
   struct ReceivedMad {
     uint32_t nic;
     Gid local, remote;
@@ -98,7 +98,7 @@ class CmFront {
   ControlServer* const server_;
   CmService service_;
   std::vector<NicStatus> nics_;
-  std::map<uint32_t, std::shared_ptr<CmConnection>> connections_;  // by session
+  std::map<uint32_t, std::shared_ptr<CmClient>> connections_;  // by session
   boost::asio::steady_timer timer_;
   Instant timer_due_ = Instant::Never();
 

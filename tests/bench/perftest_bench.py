@@ -3,6 +3,7 @@
 
     perftest_bench.py latency|rate|qps|bandwidth|wire ROUNDS
     perftest_bench.py domains BATCHES
+    perftest_bench.py connections COUNT
 
 Prints one JSON object per figure, for tools/bench.
 """
@@ -240,6 +241,14 @@ def domains(case, batches):
                times["with_ns"], "ns", "the same without thread domains", times["without_ns"])
 
 
+def connections(case, count):
+    process = case.run([case.program("connection_rate"), str(count)], 110,
+                       env=case.instance(nics=1).env())
+    times = json.loads(process.out)
+    figure("a connection by rdma_cm, made and ended", times["rdma_us"], "us", "the same by TCP",
+           times["tcp_us"])
+
+
 def run_case(function):
     """Carries out function(case); the exit code."""
     harness.become_subreaper()
@@ -262,7 +271,8 @@ def run_case(function):
 def main():
     kind, rounds = sys.argv[1], int(sys.argv[2])
     harness.need_programs("reference")
-    benches = {"latency": latency, "rate": rate, "qps": qps, "bandwidth": bandwidth, "wire": wire, "domains": domains}
+    benches = {"latency": latency, "rate": rate, "qps": qps, "bandwidth": bandwidth, "wire": wire, "domains": domains,
+               "connections": connections}
     return run_case(lambda case: benches[kind](case, rounds))
 
 

@@ -111,6 +111,19 @@ class LocalJob(Job):
             pump.join(5)  # a daemon that was left behind may keep the pipe
         self._end(code)
 
+    def environment(self):
+        """Of the youngest process of the job, which is the program itself; {} if it has ended."""
+        found = {}
+        for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+            try:
+                if os.getpgid(pid) == self._popen.pid:
+                    with open(f"/proc/{pid}/environ", "rb") as file:
+                        words = file.read().decode(errors="replace").split("\0")
+                    found = dict(word.split("=", 1) for word in words if "=" in word)
+            except OSError:
+                continue
+        return found
+
     def kill(self, signum=signal.SIGKILL):
         if self._popen.poll() is None:
             try:

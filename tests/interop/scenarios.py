@@ -42,8 +42,10 @@ FAULTS = {
     "5 % lost": "drop percent=5\nduplicate every=47\nreorder every=31 packets=3\n",
 }
 
-# name; argv; check(server job, client job, row); arrangements; limit_s; rules for our side, or none
-Row = collections.namedtuple("Row", "name argv check arrangements limit_s faults", defaults=[""])
+# name; argv; check(server job, client job, row); arrangements; limit_s; rules for our side, or none;
+# of a program that connects by rdma_cm the client's argv, argv being the server's
+Row = collections.namedtuple("Row", "name argv check arrangements limit_s faults client_argv",
+                             defaults=["", None])
 Case = collections.namedtuple("Case", "name row arrangement")
 
 # perftest prints "-nan" as the deviation of figures that hardly differ.
@@ -54,6 +56,13 @@ def require(condition, text):
     if not condition:
         raise Failure(text)
 
+
+# perftest listens by rdma_cm once for itself and then, anew, for the QPs that it measures. Its client may
+# come before that, on any NIC; it is told so.
+TOO_EARLY = re.compile(r"RDMA_CM_EVENT_(REJECTED; error: 8|UNREACHABLE; error: 1)\.")
+PINGS = 100
+# rdma_cm gives a connection an ACK timeout of a second or two, and each loss at a message's end costs it.
+LOSSY_PINGS = 20
 
 # --- how success is recognised -----------------------------------------------------------------
 
@@ -102,6 +111,22 @@ def check_peer(server, client, row):
                 [f"ok {name}" for name in names] + ["done"], f"not all checks: {job}\n{job.tail()}")
 
 
+def check_rping(server, client, row):
+    """rping -V has compared what came back."""
+    wanted = int(row.argv[row.argv.index("-C") + 1])
+    pings = client.out.count("ping data: rdma-ping-")
+    require(pings == wanted, f"{pings} pings of {wanted}: {client}\n{client.tail()}")
+    require("server DISCONNECT EVENT" in server.out + server.err,
+            f"no end of {server}\n{server.tail()}")
+
+
+def check_cm(server, client, row):
+    """Programs of rdmacm-utils that say what became of them by `return status 0`."""
+    del row
+    for job in (server, client):
+        require("return status 0" in job.out, f"{job} did not end well\n{job.tail()}")
+
+
 def figure_of(row, client):
     """One line worth noting about a case that passed."""
     if row.check is check_perftest:
@@ -140,6 +165,36 @@ def peer(name, service, checks, *options, arrangements=None, faults=""):
                       "--port", "{port}", "--mtu", "{mtu}", "{rxe_responder}", "{uc_pace}",
                       "--service", service, *timeout, *options, "--checks", checks], check_peer, arrangements or FOUR,
                FAULTS_LIMIT_S if faults else LIMIT_S, faults)
+
+
+def cm(name, server, client, check, arrangements=None, faults=""):
+    """Programs that find each other by rdma_cm: {address} is the server's."""
+    return Row(name, server, check, arrangements or TWO,
+               FAULTS_LIMIT_S if faults else LIMIT_S, faults, client)
+
+
+def cm_rows():
+    rping, lossy = (["rping", "-v", "-V", "-C", str(count), "-a", "{address}", "-p", "{port}"]
+                    for count in (PINGS, LOSSY_PINGS))
+    over_ipv4 = [Arrangement(4, 1024, "server"), Arrangement(4, 4096, "client")]
+    rows = [
+        cm("rping", [*rping, "-s"], [*rping, "-c"], check_rping, FOUR),
+        cm("rping, 5 % lost", [*lossy, "-s"], [*lossy, "-c"], check_rping, TWO,
+           FAULTS["5 % lost"]),
+        cm("ucmatose", ["ucmatose", "-b", "{address}", "-p", "{port}", "-c", "4"],
+           ["ucmatose", "-s", "{address}", "-p", "{port}", "-c", "4"], check_cm, FOUR),
+        cm("udaddy", ["udaddy", "-b", "{address}", "-c", "2"], ["udaddy", "-s", "{address}", "-c", "2"],
+           check_cm, FOUR),
+    ]
+    for tool in ("send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat", "atomic_bw",
+                 "atomic_lat"):
+        common = [f"ib_{tool}", "-R", "-F", "-p", "{port}", "-n", "50" if "bw" in tool else "200",
+                  "-u", ACK_TIMEOUT_EXP]
+        rows.append(cm(f"{tool} rc by rdma_cm", common, [*common, "{address}"], check_perftest,
+                       over_ipv4))
+    common = ["ib_send_lat", "-R", "-F", "-c", "UD", "-p", "{port}", "-n", "200"]
+    rows.append(cm("send_lat ud by rdma_cm", common, [*common, "{address}"], check_perftest, over_ipv4))
+    return rows
 
 
 def lossy_rows():
@@ -213,6 +268,8 @@ ROWS = [
     perftest("send_lat ud", ["ib_send_lat", "-c", "UD"]),
     perftest("send_lat ud, all sizes", ["ib_send_lat", "-c", "UD", "-a"]),
     *lossy_rows(),
+    # Connected by rdma_cm.
+    *cm_rows(),
 ]
 
 

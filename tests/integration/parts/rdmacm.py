@@ -1,5 +1,6 @@
 """rdma_cm: real programs that connect by it, over librdmacm.so.1."""
 
+import json
 import re
 
 from harness import STAGE, Failure, Spec, check, free_port, wait_for
@@ -144,6 +145,23 @@ def no_listener(case):
     nothing_is_left(case, pair)
 
 
+def cycles(count):
+    """Connections one after the other: the daemon does not grow with them."""
+    def case_function(case):
+        pair = Pair.beside(case.instance())
+        program = case.program("connection_rate")
+        pair.client.run(case, [program, "200"], 30, name="first")
+        before_kb, fds = pair.client.instance.rss_kb(), pair.client.instance.fd_count()
+        done = pair.client.run(case, [program, str(count)], 200, name="client")
+        nothing_is_left(case, pair)
+        times = json.loads(done.out)
+        case.note(f"{times['rdma_us']} µs each; by TCP {times['tcp_us']} µs")
+        grown_kb = pair.client.instance.rss_kb() - before_kb
+        check(grown_kb < 4096, f"{grown_kb} KB more after {count} connections")
+        check(pair.client.instance.fd_count() <= fds, "fds are left open")
+    return case_function
+
+
 def killed(who):
     """One end is killed while it connects and pings; the other learns of it and ends."""
     def case_function(case):
@@ -258,6 +276,22 @@ def fio(verb):
     return case_function
 
 
+def libfabric(provider, endpoint):
+    """Through libfabric's verbs provider. Its handshake is a TCP connection beside."""
+    def case_function(case):
+        pair = Pair.beside(case.instance())
+        port = free_port()
+        common = ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", "100"]
+        server = pair.server.spawn(case, [*common, "-B", str(port)], name="server")
+        wait_for(lambda: pair.server.is_listening(port), 10, f"port {port} listens")
+        client = pair.client.run(case, [*common, "-P", str(port), "127.0.0.1"], 40, name="client")
+        server.expect_exit(10)
+        rows = re.findall(r"^(\S+)\s+100\s+=100\s", client.out, re.MULTILINE)
+        check(rows == ["64", "256", "1k", "4k", "64k", "1m"], f"rows for {rows}\n{client.tail()}")
+        nothing_is_left(case, pair)
+    return case_function
+
+
 def pyverbs(case):
     """rdma-core's own tests of rdma_cm, on the address that the NIC's interface has."""
     tests = [name for name in listed("due.txt") if name.startswith("test_rdmacm.")]
@@ -325,6 +359,15 @@ def cases(thorough):
         Spec("the API used directly", lambda case: run_gtest(case, "rdmacm_test", case.instance(),
                                                              60), 70),
     ]
+    for provider, endpoint in (("verbs", "msg"), ("verbs;ofi_rxm", "rdm")):
+        specs.append(Spec(f"fi_pingpong, {provider}, {endpoint}", libfabric(provider, endpoint), 60))
+    count = 10_000 if thorough else 300
+    specs.append(Spec(f"{count} connections one after the other", cycles(count), 300))
+    if thorough:
+        name, server, client, ends = UTILS[-1]
+        client = ["1000" if word == "100" else word for word in client]
+        specs.append(Spec("cmtime, 1000 connections at once",
+                          both_end(server, client, beside, 90, ends), 120))
     for name, server, client, ends in UTILS:
         specs.append(Spec(name, both_end(server, client, beside, ends=ends), 60))
     for tool, options in TOOLS:
