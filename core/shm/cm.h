@@ -72,7 +72,7 @@ inline constexpr uint32_t kCmEventUser = 18;
 inline constexpr uint32_t kCmEventInternal = 19;
 
 inline constexpr uint32_t kCmPrivateDataMax = 256;
-inline constexpr uint32_t kCmOptionMax = 64;
+inline constexpr uint32_t kCmOptionMax = 256;  // holds three of struct ibv_path_data
 
 // struct rdma_conn_param, and what else CONNECT and ACCEPT carry.
 struct CmConnParam {

@@ -431,10 +431,15 @@ TEST_F(CmConnect, OptionsShapeTheConnection) {
   EXPECT_EQ(SetOption(pair_.server, listener, RDMA_OPTION_ID_AFONLY, 1), EINVAL);
   ASSERT_EQ(ResolveAddress(pair_.client, pair_.active, At("10.0.0.2", 7)), 0);
   ASSERT_NO_FATAL_FAILURE(Expect(pair_.client, RDMA_CM_EVENT_ADDR_RESOLVED));
-  EXPECT_EQ(SetOption(pair_.client, pair_.active, RDMA_OPTION_IB_PATH, 0, 71, RDMA_OPTION_IB),
-            EINVAL);
-  ASSERT_EQ(SetOption(pair_.client, pair_.active, RDMA_OPTION_IB_PATH, 0, 72, RDMA_OPTION_IB), 0)
-      << "in place of a route that was asked for";
+  auto set_path = [&](uint32_t flags, uint32_t bytes) {
+    return SetOption(pair_.client, pair_.active, RDMA_OPTION_IB_PATH, flags, bytes, RDMA_OPTION_IB);
+  };
+  constexpr uint32_t kForAll = 0b101011;  // IBV_PATH_FLAG_GMP, _PRIMARY, _BIDIRECTIONAL
+  EXPECT_EQ(set_path(kForAll, 0), EINVAL);
+  EXPECT_EQ(set_path(kForAll, 71), EINVAL);
+  EXPECT_EQ(set_path(kForAll, 72 * 1000), EINVAL) << "more than a request holds";
+  EXPECT_EQ(set_path(0, 72), EINVAL) << "a path for nothing";
+  ASSERT_EQ(set_path(kForAll, 72), 0) << "in place of a route that was asked for";
   ASSERT_NO_FATAL_FAILURE(Expect(pair_.client, RDMA_CM_EVENT_ROUTE_RESOLVED));
   ASSERT_EQ(Connect(pair_.client, pair_.active, ParamOf(0x11)), 0);
   EXPECT_EQ(std::get<Req>(sent_.at(0)).primary.traffic_class, 0x68);

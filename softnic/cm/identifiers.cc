@@ -18,7 +18,10 @@ using transport::cm::ServiceId;
 constexpr uint32_t kLevelId = 0, kLevelIb = 1;
 constexpr uint32_t kOptionTos = 0, kOptionReuseAddress = 1, kOptionFamilyOnly = 2,
                    kOptionAckTimeout = 3;
-constexpr uint32_t kOptionIbPath = 1, kIbPathBytes = 72;
+constexpr uint32_t kOptionIbPath = 1;
+// struct ibv_path_data: flags, and a path record. Of those that are given, the one for all uses
+// counts: GMP, primary, outbound and back.
+constexpr uint32_t kIbPathBytes = 72, kIbPathForAll = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 5;
 
 constexpr uint8_t kHopLimit = 64;
 // 0.27 s, as Linux has it for RoCE (CMA_IBOE_PACKET_LIFETIME).
@@ -50,6 +53,17 @@ uint32_t FlowLabelOf(const CmAddress& source, const CmAddress& destination) {
   // So that connections of two hosts spread over the ways between them.
   const uint32_t from = __builtin_bswap16(source.port), to = __builtin_bswap16(destination.port);
   return (from * 31 + to) & kMask;
+}
+
+// EINVAL: no records, or none that could be used.
+int CheckIbPaths(const uint8_t* records, uint32_t bytes) {
+  if (bytes > shm::kCmOptionMax || bytes % kIbPathBytes != 0) return EINVAL;
+  for (uint32_t at = 0; at < bytes; at += kIbPathBytes) {
+    uint32_t flags;
+    std::memcpy(&flags, records + at, sizeof flags);
+    if (flags == kIbPathForAll) return 0;
+  }
+  return EINVAL;
 }
 
 }  // namespace
@@ -261,7 +275,7 @@ int CmCore::SetOption(CmSession& session, CmIdentifier& id, const Request& reque
   const auto& option = request.option;
   if (option.level == kLevelIb) {
     if (option.name != kOptionIbPath) return ENOSYS;
-    if (option.length == 0 || option.length % kIbPathBytes != 0) return EINVAL;
+    if (int error = CheckIbPaths(option.value, option.length); error != 0) return error;
     // A route that the program has found for itself: on RoCE all are the same.
     return ResolveRoute(session, id, /*timeout_ms=*/1);
   }

@@ -191,6 +191,10 @@ class Instance:
     def env(self, **more):
         own = {"VERBENA_INSTANCE": str(self.directory), "VERBENA_AUTOSTART": "0",
                "LD_LIBRARY_PATH": str(STAGE / "lib")}
+        if self.case.system_librdmacm:
+            # As `verbena run --system-librdmacm` makes it.
+            own |= {"LD_LIBRARY_PATH": str(STAGE / "lib" / "system-rdmacm"),
+                    "LD_PRELOAD": str(STAGE / "lib" / "libverbena-ucm.so")}
         return clean_environment() | own | more
 
     def count_moved_bytes(self):
@@ -273,11 +277,13 @@ def clean_environment():
 class Case:
     """What one case may use; made fresh for each."""
 
-    def __init__(self, directory, is_wire=False, refuses_io_uring=False, net_io=None):
+    def __init__(self, directory, spec=None):
+        spec = spec or Spec("", None)
         self.dir = directory
-        self.is_wire = is_wire  # its instances' NICs talk packets, even to each other
-        self.refuses_io_uring = refuses_io_uring  # to everything it starts
-        self.net_io = net_io  # what drives its instances' sockets; None: the default
+        self.is_wire = spec.is_wire  # its instances' NICs talk packets, even to each other
+        self.refuses_io_uring = spec.refuses_io_uring  # to everything it starts
+        self.net_io = spec.net_io  # what drives its instances' sockets; None: the default
+        self.system_librdmacm = spec.system_librdmacm  # programs use that one, and not ours
         self.instances = []
         self.notes = []
         self.processes = []
@@ -353,13 +359,14 @@ class Spec:
     """A named case of a part."""
 
     def __init__(self, name, function, limit_s=30, is_wire=False, refuses_io_uring=False,
-                 net_io=None):
+                 net_io=None, system_librdmacm=False):
         self.name = name
         self.function = function
         self.limit_s = limit_s
         self.is_wire = is_wire
         self.refuses_io_uring = refuses_io_uring
         self.net_io = net_io
+        self.system_librdmacm = system_librdmacm
 
 
 def _on_alarm(signum, frame):
@@ -370,7 +377,7 @@ def run_case(spec, directory):
     """Runs one case. Returns (passed, text, notes)."""
     directory.mkdir(parents=True)
     os.chmod(directory, 0o755)
-    case = Case(directory, spec.is_wire, spec.refuses_io_uring, spec.net_io)
+    case = Case(directory, spec)
     signal.signal(signal.SIGALRM, _on_alarm)
     limit_s = spec.limit_s * PATIENCE
     signal.setitimer(signal.ITIMER_REAL, limit_s)

@@ -71,7 +71,8 @@ enum class OptionId {
   kEventQp,
   kEventCq,
   kEventSrq,
-  kNoPaths
+  kNoPaths,
+  kSystemLibrdmacm,
 };
 
 struct OptionRow {
@@ -103,6 +104,8 @@ constexpr OptionRow kOptions[] = {
      "how the NIC reaches CMD's memory: process, mapped, assisted or auto (docs/cli.md)"},
     {OptionId::kNoPaths, "--no-paths", "", Bit(Command::kRun) | Bit(Command::kEnv),
      "without LD_PRELOAD, which shows the NICs in /sys and /dev (docs/ucx-and-mpi.md)"},
+    {OptionId::kSystemLibrdmacm, "--system-librdmacm", "", Bit(Command::kRun) | Bit(Command::kEnv),
+     "the system's own librdmacm, with rsockets, instead of ours (docs/cli.md)"},
     {OptionId::kNamePrefix, "--name-prefix", "NAME", Bit(Command::kRun) | Bit(Command::kUp),
      "device names, for a new instance: NAME0, NAME1, ... (default verbena)"},
     {OptionId::kForeground, "--foreground", "", Bit(Command::kUp),
@@ -284,6 +287,9 @@ bool ApplyOption(const OptionRow& option, const std::string& value, Arguments* o
       return true;
     case OptionId::kNoPaths:
       out->no_paths = true;
+      return true;
+    case OptionId::kSystemLibrdmacm:
+      out->system_librdmacm = true;
       return true;
     case OptionId::kForeground:
       out->foreground = true;

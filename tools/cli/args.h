@@ -45,6 +45,7 @@ struct Arguments {
   bool private_instance = false;     // --private
   std::string dma;                   // --dma, empty: as the library chooses
   bool no_paths = false;             // --no-paths
+  bool system_librdmacm = false;     // --system-librdmacm
   std::string name_prefix;           // --name-prefix, empty: the daemon's default
   bool foreground = false;           // --foreground
   bool json = false;                 // --json

@@ -110,12 +110,15 @@ int Environment(const Arguments& arguments) {
   std::string libraries;
   std::string error;
   if (!LibraryDirectory(&libraries, &error)) return Fail(error);
-  const std::string path = PrependPath(libraries, ::getenv("LD_LIBRARY_PATH"));
-  std::printf("export LD_LIBRARY_PATH=%s\n", Quote(path).c_str());
-  const std::string preload =
-      arguments.no_paths ? "" : PreloadWithPaths(libraries, "", ::getenv("LD_PRELOAD"));
-  if (!preload.empty()) {
-    std::printf("export LD_PRELOAD=%s\n", Quote(preload).c_str());
+  ProgramEnvironment environment;
+  const EnvironmentWish wish = {libraries, "", !arguments.no_paths, arguments.system_librdmacm};
+  if (!MakeEnvironment(wish, ::getenv("LD_LIBRARY_PATH"), ::getenv("LD_PRELOAD"), &environment,
+                       &error)) {
+    return Fail(error);
+  }
+  std::printf("export LD_LIBRARY_PATH=%s\n", Quote(environment.library_path).c_str());
+  if (!environment.preload.empty()) {
+    std::printf("export LD_PRELOAD=%s\n", Quote(environment.preload).c_str());
     const std::string asan_options = AllowPreload(::getenv("ASAN_OPTIONS"));
     std::printf("export ASAN_OPTIONS=%s\n", Quote(asan_options).c_str());
   }

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -76,6 +77,34 @@ std::string DefaultDirectory() {
   return directory;
 }
 
+// `list` with `directory` in front; an entry already in front is not repeated.
+std::string PrependPath(const std::string& directory, const std::string& list) {
+  if (list.empty()) return directory;
+  if (list == directory || list.rfind(directory + ":", 0) == 0) return list;
+  return directory + ":" + list;
+}
+
+std::string WithoutPath(const std::string& directory, const std::string& list) {
+  std::string left;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(':', begin), list.size());
+    const std::string entry = list.substr(begin, end - begin);
+    if (!entry.empty() && entry != directory) left += (left.empty() ? "" : ":") + entry;
+    begin = end + 1;
+  }
+  return left;
+}
+
+// What separates the list's entries can't be in one.
+bool MayBePreloaded(const std::string& library) {
+  return ::access(library.c_str(), R_OK) == 0 && library.find_first_of(": ") == std::string::npos;
+}
+
+std::string AppendPreload(const std::string& list, const std::string& library) {
+  if (list.empty()) return library;
+  return list.find(library) == std::string::npos ? list + ":" + library : list;
+}
+
 }  // namespace
 
 bool LibraryDirectory(std::string* directory, std::string* error) {
@@ -90,27 +119,34 @@ bool LibraryDirectory(std::string* directory, std::string* error) {
   return true;
 }
 
-std::string PrependPath(const std::string& directory, const char* value) {
-  if (value == nullptr || value[0] == '\0') return directory;
-  const std::string old = value;
-  if (old == directory || old.rfind(directory + ":", 0) == 0) return old;
-  return directory + ":" + old;
-}
-
-std::string PreloadWithPaths(const std::string& libraries, const std::string& program,
-                             const char* value) {
-  const std::string library = libraries + "/libverbena-paths.so";
-  // What separates the list's entries can't be in one.
-  if (::access(library.c_str(), R_OK) != 0 || library.find_first_of(": ") != std::string::npos) {
-    return "";
+bool MakeEnvironment(const EnvironmentWish& wish, const char* library_path, const char* preload,
+                     ProgramEnvironment* out, std::string* error) {
+  const std::string paths = wish.libraries + "/libverbena-paths.so";
+  const std::string rdma_cm = wish.libraries + "/libverbena-ucm.so";
+  // Ours but for librdmacm.
+  const std::string without = wish.libraries + "/system-rdmacm";
+  const std::string old_path = library_path == nullptr ? "" : library_path;
+  const std::string old_preload = preload == nullptr ? "" : preload;
+  *out = {PrependPath(wish.libraries, old_path), ""};
+  std::string list = old_preload;
+  if (wish.system_librdmacm) {
+    if (!MayBePreloaded(rdma_cm) || ::access((without + "/libibverbs.so.1").c_str(), R_OK) != 0) {
+      *error = "--system-librdmacm needs " + rdma_cm + " and " + without +
+               ", at a path without spaces and colons.";
+      return false;
+    }
+    out->library_path = PrependPath(without, WithoutPath(wish.libraries, old_path));
+    list = AppendPreload(list, rdma_cm);
   }
-  if (!program.empty()) {
-    const ElfFacts facts = ReadElf(program);
-    if (facts.is_elf && !facts.is_64_bit) return "";
+  const bool shows_paths = wish.shows_paths && MayBePreloaded(paths);
+  if (shows_paths) list = AppendPreload(list, paths);
+  if (!shows_paths && !wish.system_librdmacm) return true;
+  if (!wish.program.empty()) {
+    const ElfFacts facts = ReadElf(wish.program);
+    if (facts.is_elf && !facts.is_64_bit) return true;
   }
-  const std::string old = value == nullptr ? "" : value;
-  if (old.empty()) return library;
-  return old.find(library) == std::string::npos ? old + ":" + library : old;
+  out->preload = list;
+  return true;
 }
 
 std::string AllowPreload(const char* asan_options) {

@@ -8,18 +8,28 @@ namespace verbena::cli {
 // ../lib beside this program. False with `error` when libibverbs.so.1 is not in it.
 bool LibraryDirectory(std::string* directory, std::string* error);
 
-// What a program in `libraries` is to be preloaded with, so that it finds the NICs in /sys and
-// /dev, too: LD_PRELOAD, of which `value` is there already. Empty: nothing is to be set. `program`:
-// one that can't have it; empty: not known.
-std::string PreloadWithPaths(const std::string& libraries, const std::string& program,
-                             const char* value);
+// What a program's environment is to have, so that it uses Verbena.
+struct ProgramEnvironment {
+  std::string library_path;  // LD_LIBRARY_PATH
+  std::string preload;       // LD_PRELOAD; empty: as it is
+};
+
+// Of which `libraries` is the directory (LibraryDirectory).
+struct EnvironmentWish {
+  std::string libraries;
+  std::string program;            // one that can't be preloaded anything gets nothing; empty: any
+  bool shows_paths = true;        // it finds the NICs in /sys and /dev, too
+  bool system_librdmacm = false;  // not ours: the system's own, with /dev/infiniband/rdma_cm
+};
+
+// `library_path` and `preload` are what there is already (may be null). False with `error`: what
+// was wished for explicitly is not there.
+bool MakeEnvironment(const EnvironmentWish& wish, const char* library_path, const char* preload,
+                     ProgramEnvironment* out, std::string* error);
 
 // ASAN_OPTIONS, with what lets programs run to which a library is preloaded: AddressSanitizer's own
 // library otherwise ends those in which it is not the first one.
 std::string AllowPreload(const char* asan_options);
-
-// `value` with `directory` in front; an entry already in front is not repeated.
-std::string PrependPath(const std::string& directory, const char* value);
 
 // Why client::InstanceDirectory() gave none: its errno, as a sentence that names the directory.
 std::string DirectoryProblem(int error);

@@ -135,12 +135,16 @@ int RunProgram(const Arguments& arguments) {
                    : Fail(name + ": found, but it is not an executable file.", kExitNotExecutable);
   }
   child.argv = arguments.program;
-  child.environment.emplace_back("LD_LIBRARY_PATH",
-                                 PrependPath(libraries, ::getenv("LD_LIBRARY_PATH")));
-  const std::string preload =
-      arguments.no_paths ? "" : PreloadWithPaths(libraries, child.path, ::getenv("LD_PRELOAD"));
-  if (!preload.empty()) {
-    child.environment.emplace_back("LD_PRELOAD", preload);
+  ProgramEnvironment environment;
+  const EnvironmentWish wish = {libraries, child.path, !arguments.no_paths,
+                                arguments.system_librdmacm};
+  if (!MakeEnvironment(wish, ::getenv("LD_LIBRARY_PATH"), ::getenv("LD_PRELOAD"), &environment,
+                       &error)) {
+    return Fail(error, kExitRunFailed);
+  }
+  child.environment.emplace_back("LD_LIBRARY_PATH", environment.library_path);
+  if (!environment.preload.empty()) {
+    child.environment.emplace_back("LD_PRELOAD", environment.preload);
     child.environment.emplace_back("ASAN_OPTIONS", AllowPreload(::getenv("ASAN_OPTIONS")));
   }
   if (!arguments.dma.empty()) {

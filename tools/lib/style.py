@@ -173,21 +173,32 @@ def listed_tests(root):
     verbs = {cells[0] for _, cells in rows_of(lists / "providers.rows")}
     for name, cell_count in (("errors.rows", 6), ("verbs.rows", 2), ("enumerations.rows", 4),
                              ("providers.rows", 3), ("v64.rows", 2),
-                             ("parent_domains.rows", 3)):
+                             ("parent_domains.rows", 3), ("rdmacm-support.rows", 4)):
         for number, cells in rows_of(lists / name):
             where = f"tests/conformance/{name}:{number}"
             if len(cells) != cell_count:
                 yield f"{where}: {len(cells)} cells, not {cell_count}"
             elif name == "verbs.rows" and cells[0] not in verbs:
                 yield f"{where}: no row of providers.rows says what rxe and mlx5 do"
-            elif (name in ("errors.rows", "v64.rows", "parent_domains.rows") and
-                  not cells[-1].startswith("not due: ")):
-                for pattern in cells[-1].split(", "):
-                    if pattern.startswith("pyverbs "):
+            elif (name in ("errors.rows", "v64.rows", "parent_domains.rows", "rdmacm-support.rows")
+                  and not cells[-1].startswith("not due: ")):
+                for pattern in cells[-1].removeprefix("not offered:").strip().split(", "):
+                    if pattern.startswith(("pyverbs ", "unit: ")) or (
+                            not pattern and cells[-1].startswith("not offered:")):
                         continue
                     # Behind the slash stands a parameter.
                     if not fnmatch.filter(existing, pattern.partition("/")[0]):
                         yield f"{where}: there is no test {pattern}"
+
+
+def rdmacm_rows(root):
+    """docs/rdmacm-support.md is complete: each exported function has a row."""
+    symbols = root / "tests/abi/librdmacm.symbols"
+    listed = {cells[0] for _, cells in rows_of(root / "tests/conformance/rdmacm-support.rows")}
+    for number, line in enumerate(lines_of(symbols) if symbols.exists() else [], 1):
+        name, at, _ = line.partition("@@")
+        if at and not line.startswith(("#", "RDMACM_")) and name not in listed:
+            yield f"tests/abi/librdmacm.symbols:{number}: rdmacm-support.rows has no row for {name}"
 
 
 def shim_layering(root):
@@ -212,6 +223,7 @@ RULES = [
     ("every top folder has a short README", folder_readmes),
     ("every mutation of tests/mutation has its place", mutation_places),
     ("every test that docs/errors.md is made from exists", listed_tests),
+    ("every function of librdmacm has a row in docs/rdmacm-support.md", rdmacm_rows),
     ("the shims include nothing that hosts could have in another version", shim_layering),
 ]
 

@@ -51,6 +51,17 @@ class StyleTest(unittest.TestCase):
         self.assertEqual([line.split(":")[0].rsplit("/")[-1] for line in found],
                          ["errors.rows", "errors.rows", "verbs.rows", "enumerations.rows"])
 
+    def test_rdmacm_functions_without_a_row(self):
+        self.assertEqual(self.found(style.rdmacm_rows), [])
+        self.plant("tests/abi/librdmacm.symbols",
+                   "# a comment\nRDMACM_1.0@@RDMACM_1.0\nrdma_a@@RDMACM_1.0\nrdma_b@@RDMACM_1.1\n")
+        self.plant("tests/conformance/a_test.cc", "TEST(Cm_rdma_a, Works) {}\n")
+        self.plant("tests/conformance/rdmacm-support.rows",
+                   "[X]\nrdma_a | yes | - | Cm_rdma_a.*\nE | no | - | not offered:\n"
+                   "F | no | - | not offered: Cm_gone.*\nG | no | - | unit: Gone.Works\nH | no | -\n")
+        self.assertEqual(len(self.found(style.rdmacm_rows)), 1)
+        self.assertEqual([line.split(":")[1] for line in self.found(style.listed_tests)], ["4", "6"])
+
     def test_each_ban(self):
         bad = ["auto t = std::chrono::steady_clock::now();", "std::random_device d;",
                "std::thread t(F);", "usleep(5);", "getenv(\"X\");", "std::set<Qp*> s;",

@@ -33,8 +33,14 @@ int KeepConnectData(Id* id, const rdma_addrinfo* info) {
 
 int ResolveActive(Id* id, rdma_addrinfo* info, ibv_pd* pd, ibv_qp_init_attr* attr) {
   rdma_cm_id* base = &id->base;
-  if (rdma_resolve_addr(base, info->ai_src_addr, info->ai_dst_addr, kResolveTimeoutMs) != 0 ||
-      rdma_resolve_route(base, kResolveTimeoutMs) != 0) {
+  if (rdma_resolve_addr(base, info->ai_src_addr, info->ai_dst_addr, kResolveTimeoutMs) != 0) {
+    return -1;
+  }
+  if (info->ai_route_len != 0) {
+    const int result = rdma_set_option(base, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, info->ai_route,
+                                       info->ai_route_len);
+    if (result != 0 || AwaitCompletion(id) != 0) return -1;
+  } else if (rdma_resolve_route(base, kResolveTimeoutMs) != 0) {
     return -1;
   }
   if (attr != nullptr) {

@@ -5,13 +5,13 @@
 
 namespace verbena::rdmacm {
 
-// Errors: ENOSYS: no such option; EINVAL: a value of another size, or too late.
+// Errors: ENOSYS: no such option; EINVAL: a value of another size, or too late; EFAULT: no value.
 // Source: rdma_set_option(3).
 VERBENA_EXPORT int rdma_set_option(rdma_cm_id* base, int level, int optname, void* optval,
                                    size_t optlen) {
   Id* id = ToId(base);
-  // Path records (RDMA_OPTION_IB_PATH) come from a subnet manager, which RoCE does not have.
-  if (optlen > shm::kCmOptionMax || (optval == nullptr && optlen != 0)) return Fail(EINVAL);
+  if (optlen > shm::kCmOptionMax) return Fail(EINVAL);
+  if (optval == nullptr && optlen != 0) return Fail(EFAULT);
   shm::CmRequest request = NewRequest(shm::CmOp::kSetOption, id->handle);
   request.option.level = static_cast<uint32_t>(level);
   request.option.name = static_cast<uint32_t>(optname);

@@ -14,6 +14,11 @@ PROGRAMS = ["objects_test", "access_test", "rc_test", "errors_test", "cq_test", 
             "error_domains_test", "error_limits_test"]
 
 
+# The same of rdma_cm. Feeds docs/rdmacm-support.md.
+RDMACM = ["rdmacm_ids_test", "rdmacm_addresses_test", "rdmacm_connect_test", "rdmacm_qp_test",
+          "rdmacm_sync_test", "rdmacm_datagram_test"]
+RDMACM_LAST = "rdmacm_ends_test"  # kills its daemon
+
 # What each of these is refused, for every reason, its instance must have counted.
 REFUSALS = {
     "error_isolation_test": ["bad_lkey", "lkey_other_pd", "lkey_bounds", "lkey_access", "bad_rkey",
@@ -33,13 +38,19 @@ def check_refusals(instance, reasons):
     check(not never, f"never counted: {', '.join(never)}")
 
 
+def report_of(case, program):
+    """Where its results are kept: the support tables are about the API, once."""
+    if case.is_wire:
+        return None
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    report = REPORTS / f"{program}.json"
+    report.unlink(missing_ok=True)
+    return report
+
+
 def one(program):
     def case_function(case):
-        report = None
-        if not case.is_wire:  # the support table is about the API, once
-            REPORTS.mkdir(parents=True, exist_ok=True)
-            report = REPORTS / f"{program}.json"
-            report.unlink(missing_ok=True)
+        report = report_of(case, program)
         instance = case.instance()
         run_gtest(case, program, instance, 170, report=report)
         # Queues of thread domains ring in pages of their own, and no others do.
@@ -49,5 +60,21 @@ def one(program):
     return case_function
 
 
+def rdmacm(case):
+    program = RDMACM_LAST
+    instance = case.instance()
+    run_gtest(case, program, instance, 120, report=report_of(case, program),
+              env=instance.env(VERBENA_DAEMON_PID=str(instance.daemon.pid)))
+    check(not instance.daemon.is_running(), "it was to kill the daemon")
+
+
+def by_the_systems(program):
+    """Upstream's librdmacm passes the same tests, so they say what it does."""
+    return lambda case: run_gtest(case, program, case.instance(), 170)
+
+
 def cases(thorough):
-    return [Spec(program, one(program), 180) for program in PROGRAMS]
+    return [*(Spec(program, one(program), 180) for program in PROGRAMS + RDMACM),
+            Spec(RDMACM_LAST, rdmacm, 150),
+            *(Spec(f"{program}, the system's librdmacm", by_the_systems(program), 180,
+                   system_librdmacm=True) for program in RDMACM)]

@@ -299,7 +299,7 @@ def pyverbs(case):
     instance = case.instance()
     env = instance.env()
     # Their address is looked for in /sys.
-    env["LD_PRELOAD"] = str(STAGE_PATHS)
+    env["LD_PRELOAD"] = ":".join(filter(None, [env.get("LD_PRELOAD"), str(STAGE_PATHS)]))
     judge(case, Run(case, copy_suite(case), env).outcomes(tests), ("ok",))
 
 
