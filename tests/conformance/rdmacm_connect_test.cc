@@ -213,6 +213,31 @@ TEST_F(Cm_rdma_connect, AgainAndAgain) {
   }
 }
 
+TEST_F(Cm_rdma_connect, ManyAtOnceInOneChannel) {
+  constexpr int kConnections = 64;
+  Listen();
+  rdma_conn_param param = Param();
+  std::vector<CmId> asking, requests;
+  for (int i = 0; i < kConnections; ++i) {
+    asking.push_back(Resolved(active_channel, ListenerAddress()));
+    ASSERT_EQ(MakeQp(asking.back().get()), 0);
+  }
+  for (CmId& id : asking) ASSERT_EQ(rdma_connect(id.get(), &param), 0);
+  int active_count = 0, passive_count = 0;
+  EXPECT_TRUE(Eventually([&] {
+    Told told = passive_channel.Next(Milliseconds(0));
+    if (told.type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+      requests.emplace_back(told.id);
+      EXPECT_EQ(MakeQp(told.id), 0);
+      EXPECT_EQ(rdma_accept(told.id, &param), 0);
+    }
+    passive_count += told.type == RDMA_CM_EVENT_ESTABLISHED;
+    active_count += active_channel.Next(Milliseconds(0)).type == RDMA_CM_EVENT_ESTABLISHED;
+    return active_count == kConnections && passive_count == kConnections;
+  })) << active_count
+      << " and " << passive_count;
+}
+
 // --- rdma_listen ---------------------------------------------------------------------------------
 
 TEST_F(Cm_rdma_listen, BindsWhoIsNotBound) {
