@@ -1,6 +1,7 @@
-// Connections made and ended by rdma_cm, one after the other, each with a QP at both ends; and by TCP,
-// on the same machine in the same way: a thread that accepts and one that connects. Prints one JSON
-// object: microseconds for a connection from its making to both ends' closing, medians of batches.
+// Connections made and ended by rdma_cm, one after the other, each with a QP at both ends; and by
+// TCP, on the same machine in the same way: a thread that accepts and one that connects. Prints one
+// JSON object: microseconds a connection, from its making to both ends' closing, medians of
+// batches.
 //
 //   connection_rate CONNECTIONS [ADDRESS]
 #include <arpa/inet.h>
@@ -188,6 +189,7 @@ int main(int argc, char** argv) {
     Tcp tcp(address);
     tcp_us = Measure(tcp, connections);
   }
-  printf("{\"connections\": %d, \"rdma_us\": %.1f, \"tcp_us\": %.1f}\n", connections, rdma_us, tcp_us);
+  printf("{\"connections\": %d, \"rdma_us\": %.1f, \"tcp_us\": %.1f}\n", connections, rdma_us,
+         tcp_us);
   return 0;
 }

