@@ -134,6 +134,22 @@ TEST(Direct, AQpConnectedToItselfReceivesBeforeItHasSent) {
   EXPECT_EQ(world.ends[0].all[1].wr_id, 1u);
 }
 
+TEST(Direct, WhatFailedIsToldBeforeTheReceivesThatAreFlushedForIt) {
+  for (bool moves_now : {true, false}) {
+    DirectWorld world(moves_now);
+    End &end = world.ends[0], &peer = world.ends[1];
+    world.Receive(0, 7, 100);
+    shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 1);
+    wqe.remote_addr = reinterpret_cast<uint64_t>(peer.memory);
+    wqe.rkey = peer.mr.rkey ^ 1;
+    end.client->Post(*end.qp, wqe, {SgeOf(end.memory, 8, end.mr.lkey)});
+    world.RunAll();
+    ASSERT_EQ(end.all.size(), 2u);
+    EXPECT_EQ(end.all[0].status, WcStatus::kRemAccessErr);
+    EXPECT_EQ(end.all[1].status, WcStatus::kWrFlushErr);
+  }
+}
+
 // Each of these has to be refused, waited for, or ordered by the roles.
 TEST(Direct, WhatIsNotAsUsualGoesTheUsualWay) {
   DirectWorld world(true);

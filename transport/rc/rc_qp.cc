@@ -144,8 +144,11 @@ bool RcQp::PollDma(DmaRequest& out) {
 }
 
 bool RcQp::PollCompletion(Completion& out) {
-  // Its own message received before it is told as sent, where the QP is connected to itself.
-  if (responder_.PollCompletion(out) || completer_.PollCompletion(out)) {
+  // Connected to itself, it has received a message before it has sent it. What failed comes before
+  // the receives that are flushed for it.
+  const bool has_failed = attributes_.state() == QpState::kErr;
+  if ((!has_failed && responder_.PollCompletion(out)) || completer_.PollCompletion(out) ||
+      (has_failed && responder_.PollCompletion(out))) {
     // A slot of the window may have come free.
     if (attributes_.state() == QpState::kRts) window_.WakeSender();
     return true;

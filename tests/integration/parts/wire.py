@@ -21,6 +21,8 @@ GATE = {
     "conformance": [""],
     "pyverbs": ["due now"],
 }
+# rdma_cm's are written for the addresses that NICs of one machine have; the part rdmacm has packets, too.
+LOCAL = "rdmacm_"
 
 
 def cases(thorough):
@@ -28,7 +30,7 @@ def cases(thorough):
     for part in PARTS:
         words = [""] if thorough else GATE.get(part, [])
         for spec in importlib.import_module(f"parts.{part}").cases(False):
-            if any(word in spec.name for word in words):
+            if any(word in spec.name for word in words) and not spec.name.startswith(LOCAL):
                 specs.append(Spec(f"{part}, {spec.name}", spec.function, spec.limit_s,
                                   is_wire=True))
     return specs
