@@ -289,6 +289,9 @@ def quick_arrangements(number, row):
     one arrangement, by turns; of rows with faults two; nothing that takes long."""
     if "-a" in row.argv:
         return []
+    if row.check is check_perftest and row.client_argv is not None:
+        # An emulated server is seldom back in time for perftest's own client (TOO_EARLY).
+        return [arrangement for arrangement in row.arrangements if arrangement.rxe == "client"]
     if row.check is check_perftest:
         return [row.arrangements[number % len(row.arrangements)]]
     return row.arrangements[number % 2::2] if row.faults else row.arrangements
