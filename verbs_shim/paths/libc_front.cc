@@ -10,8 +10,6 @@
 #include <stdarg.h>
 #include <sys/types.h>
 
-#include <type_traits>
-
 #include "verbs_shim/paths/instance_paths.h"
 #include "verbs_shim/paths/libc_next.h"
 
@@ -36,21 +34,6 @@ inline auto CallWith(const char* path, Call call) {
   return CallAt(AT_FDCWD, path, [call](int, const char* to) { return call(to); });
 }
 
-// What a function returns that this libc has not. No program was linked with it, then.
-template <typename Result>
-Result NotInLibc() {
-  errno = ENOSYS;
-  if constexpr (std::is_pointer_v<Result>) {
-    return nullptr;
-  } else {
-    return -1;
-  }
-}
-
-constexpr bool NeedsMode(int flags) {
-  return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
-}
-
 }  // namespace
 }  // namespace verbena::paths
 
@@ -59,13 +42,6 @@ using verbena::paths::CallWith;
 using verbena::paths::NeedsMode;
 using verbena::paths::Next;
 using verbena::paths::NotInLibc;
-
-// Names of our own with libc's as symbols: libc's headers promise that no path is null, and rename
-// some of these functions.
-#define DECLARE(type, name, ...)                                                                   \
-  extern "C" __attribute__((visibility("default"))) type Front_##name(__VA_ARGS__) __asm__(#name); \
-  VERBENA_NEXT static constinit Next<type(__VA_ARGS__)> g_next_##name(#name);                      \
-  type Front_##name(__VA_ARGS__)
 
 // `path` leads; the arguments behind it.
 #define CALL(type, name, ...)                                                                   \
@@ -118,10 +94,12 @@ FRONT_OPENAT(openat64)
 
 // What _FORTIFY_SOURCE makes of those above.
 DECLARE(int, __open_2, const char* path, int flags)
-CALL(int, __open_2, flags) DECLARE(int, __open64_2, const char* path, int flags) CALL(
-    int, __open64_2, flags) DECLARE(int, __openat_2, int directory_fd, const char* path, int flags)
-    CALL_AT(int, __openat_2, flags) DECLARE(int, __openat64_2, int directory_fd, const char* path,
-                                            int flags) CALL_AT(int, __openat64_2, flags)
+CALL(int, __open_2, flags)
+DECLARE(int, __open64_2, const char* path, int flags) CALL(int, __open64_2, flags)
+    DECLARE(int, __openat_2, int directory_fd, const char* path,
+            int flags) CALL_AT(int, __openat_2,
+                               flags) DECLARE(int, __openat64_2, int directory_fd, const char* path,
+                                              int flags) CALL_AT(int, __openat64_2, flags)
 
         DECLARE(void*, fopen, const char* path, const char* mode) CALL(void*, fopen, mode)
             DECLARE(void*, fopen64, const char* path, const char* mode) CALL(void*, fopen64, mode)

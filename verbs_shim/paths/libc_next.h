@@ -4,7 +4,11 @@
 // glibc 2.34, has a newer version since, and may allocate.
 #pragma once
 
+#include <errno.h>
+#include <fcntl.h>
+
 #include <atomic>
+#include <type_traits>
 
 namespace verbena::paths {
 
@@ -43,5 +47,28 @@ class Next : public NextAddress {
 };
 
 #define VERBENA_NEXT __attribute__((section("verbena_next"), used))
+
+// Names of our own with libc's as symbols: libc's headers promise that no path is null, and rename
+// some of these functions.
+#define DECLARE(type, name, ...)                                                                   \
+  extern "C" __attribute__((visibility("default"))) type Front_##name(__VA_ARGS__) __asm__(#name); \
+  VERBENA_NEXT static constinit verbena::paths::Next<type(__VA_ARGS__)> g_next_##name(#name);      \
+  type Front_##name(__VA_ARGS__)
+
+// What a function returns that this libc has not. No program was linked with it, then.
+template <typename Result>
+Result NotInLibc() {
+  errno = ENOSYS;
+  if constexpr (std::is_pointer_v<Result>) {
+    return nullptr;
+  } else {
+    return -1;
+  }
+}
+
+// Whether open(2) has a third argument.
+constexpr bool NeedsMode(int flags) {
+  return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
+}
 
 }  // namespace verbena::paths

@@ -116,7 +116,7 @@ int OpenAll(client::CmSession* session) {
 
 int AcquireDevice(client::CmSession* session, uint64_t guid, Device** out) {
   client::NoCancel no_cancel;
-  MutexGuard guard(&g_devices_mutex);
+  client::ScopedLock lock(&g_devices_mutex);
   RegisterForkHandler();
   if (int error = FindOrOpen(session, guid, out); error != 0) return error;
   Device* device = *out;
@@ -130,7 +130,7 @@ int AcquireDevice(client::CmSession* session, uint64_t guid, Device** out) {
 
 void ReleaseDevice(Device* device) {
   client::NoCancel no_cancel;
-  MutexGuard guard(&g_devices_mutex);
+  client::ScopedLock lock(&g_devices_mutex);
   if (--device->users != 0) return;
   CloseDomains(device);
   if (device->session->IsAlive()) return;  // kept open for the next identifier
@@ -141,7 +141,7 @@ void ReleaseDevice(Device* device) {
 
 ibv_xrcd* XrcdOf(Device* device) {
   client::NoCancel no_cancel;
-  MutexGuard guard(&g_devices_mutex);
+  client::ScopedLock lock(&g_devices_mutex);
   if (device->xrcd == nullptr) {
     ibv_xrcd_init_attr attr;
     memset(&attr, 0, sizeof(attr));
@@ -163,7 +163,7 @@ VERBENA_EXPORT ibv_context** rdma_get_devices(int* num_devices) {
     errno = error;
     return nullptr;
   }
-  MutexGuard guard(&g_devices_mutex);
+  client::ScopedLock lock(&g_devices_mutex);
   RegisterForkHandler();
   const int count = OpenAll(session);
   if (count == 0) {
@@ -187,7 +187,7 @@ VERBENA_EXPORT void rdma_free_devices(ibv_context** list) {
   for (ibv_context** verbs = list; *verbs != nullptr; ++verbs) {
     Device* device;
     {
-      MutexGuard guard(&g_devices_mutex);
+      client::ScopedLock lock(&g_devices_mutex);
       device = g_devices;
       while (device != nullptr && device->verbs != *verbs) device = device->next;
     }

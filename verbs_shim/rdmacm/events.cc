@@ -80,7 +80,7 @@ void CopyParam(const shm::CmEvent& from, Event* event) {
 }
 
 void Ack(Id* id, Multicast* multicast) {
-  MutexGuard guard(&id->mutex);
+  client::ScopedLock lock(&id->mutex);
   if (multicast != nullptr) ++multicast->events_acked;
   ++id->events_acked;
   pthread_cond_broadcast(&id->acked);

@@ -9,7 +9,7 @@ namespace {
 
 // Until the program has acknowledged as many events as it took. rdma_ack_cm_event wakes it.
 void AwaitAcks(Id* id, uint64_t events) {
-  MutexGuard guard(&id->mutex);
+  client::ScopedLock lock(&id->mutex);
   while (id->events_acked < events) pthread_cond_wait(&id->acked, &id->mutex);
 }
 

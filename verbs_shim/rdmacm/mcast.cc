@@ -8,7 +8,7 @@ namespace verbena::rdmacm {
 namespace {
 
 void Link(Id* id, Multicast* multicast) {
-  MutexGuard guard(&id->mutex);
+  client::ScopedLock lock(&id->mutex);
   multicast->next = id->multicasts;
   id->multicasts = multicast;
 }
@@ -16,7 +16,7 @@ void Link(Id* id, Multicast* multicast) {
 // Takes the membership of this address out of the list; nullptr: none.
 Multicast* Unlink(Id* id, const sockaddr* address) {
   const socklen_t bytes = AddressBytes(address);
-  MutexGuard guard(&id->mutex);
+  client::ScopedLock lock(&id->mutex);
   for (Multicast** link = &id->multicasts; *link != nullptr; link = &(*link)->next) {
     if (memcmp(&(*link)->address, address, bytes) != 0) continue;
     Multicast* found = *link;
@@ -27,7 +27,7 @@ Multicast* Unlink(Id* id, const sockaddr* address) {
 }
 
 void UnlinkThis(Id* id, const Multicast* multicast) {
-  MutexGuard guard(&id->mutex);
+  client::ScopedLock lock(&id->mutex);
   Multicast** link = &id->multicasts;
   while (*link != multicast) link = &(*link)->next;
   *link = multicast->next;
@@ -91,7 +91,7 @@ VERBENA_EXPORT int rdma_leave_multicast(rdma_cm_id* base, sockaddr* address) {
   shm::CmReply reply;
   const int error = Ask(id, NewRequest(shm::CmOp::kLeaveMcast, multicast->handle), &reply);
   if (error == 0) {
-    MutexGuard guard(&id->mutex);
+    client::ScopedLock lock(&id->mutex);
     while (multicast->events_acked < reply.number) pthread_cond_wait(&id->acked, &id->mutex);
   }
   free(multicast);

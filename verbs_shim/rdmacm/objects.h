@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "core/client/cm_session.h"
+#include "core/client/scoped_lock.h"
 #include "core/shm/cm.h"
 
 #define VERBENA_EXPORT extern "C" __attribute__((visibility("default")))
@@ -96,17 +97,6 @@ inline Channel* ToChannel(rdma_event_channel* channel) {
 }
 inline Id* ToId(rdma_cm_id* id) { return reinterpret_cast<Id*>(id); }
 inline Event* ToEvent(rdma_cm_event* event) { return reinterpret_cast<Event*>(event); }
-
-class MutexGuard {
- public:
-  explicit MutexGuard(pthread_mutex_t* mutex) : mutex_(mutex) { pthread_mutex_lock(mutex_); }
-  ~MutexGuard() { pthread_mutex_unlock(mutex_); }
-  MutexGuard(const MutexGuard&) = delete;
-  MutexGuard& operator=(const MutexGuard&) = delete;
-
- private:
-  pthread_mutex_t* mutex_;
-};
 
 // The edge: 0, or -1 and errno.
 inline int Fail(int error) {

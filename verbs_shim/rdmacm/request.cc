@@ -2,6 +2,7 @@
 #include <netinet/in.h>
 #include <string.h>
 
+#include "core/client/cm_address.h"
 #include "verbs_shim/rdmacm/objects.h"
 
 namespace verbena::rdmacm {
@@ -34,36 +35,13 @@ socklen_t AddressBytes(const sockaddr* address) {
 
 int ToCmAddress(const sockaddr* address, shm::CmAddress* out) {
   *out = {};
-  if (AddressBytes(address) == 0) return EINVAL;
-  out->family = address->sa_family;
-  if (address->sa_family == AF_INET) {
-    const auto* in = reinterpret_cast<const sockaddr_in*>(address);
-    out->port = in->sin_port;
-    memcpy(out->addr, &in->sin_addr, sizeof(in->sin_addr));
-    return 0;
-  }
-  const auto* in6 = reinterpret_cast<const sockaddr_in6*>(address);
-  out->port = in6->sin6_port;
-  out->scope_id = in6->sin6_scope_id;
-  out->flow_info = in6->sin6_flowinfo;
-  memcpy(out->addr, &in6->sin6_addr, sizeof(in6->sin6_addr));
-  return 0;
+  return address != nullptr && client::ToCmAddress(address, out) ? 0 : EINVAL;
 }
 
 void FromCmAddress(const shm::CmAddress& address, sockaddr_storage* out) {
   memset(out, 0, sizeof(*out));
   out->ss_family = address.family;
-  if (address.family == AF_INET) {
-    auto* in = reinterpret_cast<sockaddr_in*>(out);
-    in->sin_port = address.port;
-    memcpy(&in->sin_addr, address.addr, sizeof(in->sin_addr));
-  } else if (address.family == AF_INET6) {
-    auto* in6 = reinterpret_cast<sockaddr_in6*>(out);
-    in6->sin6_port = address.port;
-    in6->sin6_scope_id = address.scope_id;
-    in6->sin6_flowinfo = address.flow_info;
-    memcpy(&in6->sin6_addr, address.addr, sizeof(in6->sin6_addr));
-  }
+  client::FromCmAddress(address, out);
 }
 
 uint16_t PortOf(const sockaddr* address) {

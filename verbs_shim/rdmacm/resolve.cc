@@ -30,7 +30,7 @@ int ResolveByName(Id* id, const char* node, const char* service, const rdma_addr
     return Fail(ErrnoOfAddrinfo(code));
   }
   {
-    MutexGuard guard(&id->mutex);
+    client::ScopedLock lock(&id->mutex);
     id->resolved_addrinfo = resolved;
   }
   shm::CmRequest request = NewRequest(shm::CmOp::kWriteEvent, id->handle);
@@ -38,7 +38,7 @@ int ResolveByName(Id* id, const char* node, const char* service, const rdma_addr
   request.user.arg = static_cast<uint64_t>(kEventAddrinfoResolved);
   shm::CmReply reply;
   if (int error = Ask(id, request, &reply); error != 0) {
-    MutexGuard guard(&id->mutex);
+    client::ScopedLock lock(&id->mutex);
     id->resolved_addrinfo = nullptr;
     rdma_freeaddrinfo(resolved);
     return Fail(error);
@@ -102,13 +102,13 @@ VERBENA_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* base, const char* node, con
   if (base == nullptr) return Fail(EINVAL);
   Id* id = ToId(base);
   {
-    MutexGuard guard(&id->mutex);
+    client::ScopedLock lock(&id->mutex);
     if (id->is_resolving_addrinfo) return Fail(EBUSY);
     id->is_resolving_addrinfo = true;
   }
   const int result = ResolveAddrinfo(id, node, service, hints);
   if (result != 0) {
-    MutexGuard guard(&id->mutex);
+    client::ScopedLock lock(&id->mutex);
     id->is_resolving_addrinfo = false;
   }
   return result;
@@ -119,7 +119,7 @@ VERBENA_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* base, const char* node, con
 VERBENA_EXPORT int rdma_query_addrinfo(rdma_cm_id* base, rdma_addrinfo** info) {
   if (base == nullptr || info == nullptr) return Fail(EINVAL);
   Id* id = ToId(base);
-  MutexGuard guard(&id->mutex);
+  client::ScopedLock lock(&id->mutex);
   if (!id->is_resolving_addrinfo || id->resolved_addrinfo == nullptr) return Fail(ENOENT);
   *info = id->resolved_addrinfo;
   id->resolved_addrinfo = nullptr;

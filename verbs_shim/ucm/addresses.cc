@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "core/client/cm_address.h"
 #include "verbs_shim/ucm/command.h"
 #include "verbs_shim/ucm/convert.h"
 
@@ -67,8 +68,8 @@ int Commands::QueryRoute(const Command& command) {
     return error;
   }
   const shm::CmQuery& query = reply.query;
-  FromCmAddress(query.source, &answer.src_addr);
-  FromCmAddress(query.destination, &answer.dst_addr);
+  client::FromCmAddress(query.source, &answer.src_addr);
+  client::FromCmAddress(query.destination, &answer.dst_addr);
   answer.node_guid = query.node_guid;
   if (query.node_guid != 0) {
     answer.ibdev_index = query.nic;
@@ -110,9 +111,9 @@ int Commands::AnswerQueryAddress(const Command& command, uint64_t response,
   const size_t at_least = offsetof(rdma_ucm_query_addr_resp, ibdev_index);
   if (int error = command.CheckRoom(at_least); error != 0) return error;
   answer.src_size = static_cast<uint16_t>(AddressBytes(query.source.family));
-  FromCmAddress(query.source, &answer.src_addr);
+  client::FromCmAddress(query.source, &answer.src_addr);
   answer.dst_size = static_cast<uint16_t>(AddressBytes(query.destination.family));
-  FromCmAddress(query.destination, &answer.dst_addr);
+  client::FromCmAddress(query.destination, &answer.dst_addr);
   if (query.node_guid != 0) {
     answer.node_guid = query.node_guid;
     answer.ibdev_index = query.nic;

@@ -6,21 +6,11 @@
 
 #include <algorithm>
 
+#include "core/client/scoped_lock.h"
 #include "verbs_shim/ucm/commands.h"
 #include "verbs_shim/ucm/user_memory.h"
 
 namespace verbena::ucm {
-
-class Guard {
- public:
-  explicit Guard(pthread_mutex_t* mutex) : mutex_(mutex) { pthread_mutex_lock(mutex_); }
-  ~Guard() { pthread_mutex_unlock(mutex_); }
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
-
- private:
-  pthread_mutex_t* mutex_;
-};
 
 inline shm::CmRequest NewRequest(shm::CmOp op, uint32_t number = 0) {
   shm::CmRequest request;

@@ -87,7 +87,7 @@ int Commands::Execute(const Channel& channel, const shm::CmRequest& request, shm
 }
 
 int Commands::Find(Table* table, const Channel& channel, uint32_t number, shm::CmHandle* handle) {
-  Guard guard(&mutex_);
+  client::ScopedLock lock(&mutex_);
   const Named* named = table->Find(number);
   if (named == nullptr) return ENOENT;
   if (!(named->channel == channel)) return EINVAL;
@@ -115,7 +115,7 @@ void Commands::DestroyHandle(const Channel& channel, shm::CmHandle handle) {
 
 // An identifier goes with its memberships.
 void Commands::Forget(const Channel& channel, uint32_t id) {
-  Guard guard(&mutex_);
+  client::ScopedLock lock(&mutex_);
   const Named* named = ids_.Find(id);
   if (named == nullptr || !(named->channel == channel)) return;
   for (uint32_t i = memberships_.end(); i-- > 0;) {
@@ -140,7 +140,7 @@ int Commands::CreateId(const Command& command) {
   shm::CmReply reply;
   if (int error = Execute(command.channel, request, &reply); error != 0) return error;
   {
-    Guard guard(&mutex_);
+    client::ScopedLock lock(&mutex_);
     answer.id = ids_.Take({command.channel, reply.handle, 0});
   }
   const int error = answer.id == kNoNumber ? ENOMEM : command.Answer(cmd.response, answer);
@@ -178,7 +178,7 @@ int Commands::MigrateId(const Command& command) {
   shm::CmReply reply;
   if (int error = Execute(command.channel, request, &reply); error != 0) return error;
   {
-    Guard guard(&mutex_);
+    client::ScopedLock lock(&mutex_);
     Named* named = ids_.Find(cmd.id);
     if (named != nullptr && named->handle == request.handle) named->channel = command.channel;
     for (uint32_t i = 0; i < memberships_.end(); ++i) {
@@ -196,7 +196,7 @@ void Commands::Close(const Channel& channel) {
   for (uint32_t id = 0;; ++id) {
     shm::CmHandle handle = 0;
     {
-      Guard guard(&mutex_);
+      client::ScopedLock lock(&mutex_);
       if (id >= ids_.end()) break;
       const Named* named = ids_.Find(id);
       if (named == nullptr || !(named->channel == channel)) continue;

@@ -136,7 +136,7 @@ int Commands::Join(const Command& command, uint32_t id, uint64_t response, shm::
   shm::CmReply reply;
   if (int error = Ask(command, id, request, &reply); error != 0) return error;
   {
-    Guard guard(&mutex_);
+    client::ScopedLock lock(&mutex_);
     answer.id = memberships_.Take({command.channel, reply.handle, id});
   }
   const int error = answer.id == kNoNumber ? ENOMEM : command.Answer(response, answer);
@@ -144,7 +144,7 @@ int Commands::Join(const Command& command, uint32_t id, uint64_t response, shm::
   request = NewRequest(shm::CmOp::kLeaveMcast);
   request.handle = reply.handle;
   Execute(command.channel, request, &reply);
-  Guard guard(&mutex_);
+  client::ScopedLock lock(&mutex_);
   if (memberships_.Find(answer.id) != nullptr) memberships_.Release(answer.id);
   return error;
 }
@@ -161,7 +161,7 @@ int Commands::LeaveMulticast(const Command& command) {
   shm::CmReply reply;
   if (int error = Execute(command.channel, request, &reply); error != 0) return error;
   {
-    Guard guard(&mutex_);
+    client::ScopedLock lock(&mutex_);
     const Named* named = memberships_.Find(cmd.id);
     if (named != nullptr && named->handle == request.handle) memberships_.Release(cmd.id);
   }
@@ -196,7 +196,7 @@ int Commands::GetEvent(const Command& command) {
   const bool is_new = event.listener != 0;
   answer.id = kNoNumber;
   {
-    Guard guard(&mutex_);
+    client::ScopedLock lock(&mutex_);
     if (is_new) {
       answer.id = ids_.Take({command.channel, event.id, 0});
     } else {

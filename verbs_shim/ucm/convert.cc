@@ -5,6 +5,8 @@
 #include <netinet/in.h>
 #include <string.h>
 
+#include "core/client/cm_address.h"
+
 namespace verbena::ucm {
 namespace {
 
@@ -41,33 +43,10 @@ size_t AddressBytes(uint16_t family) {
 }
 
 int ToCmAddress(const void* address, shm::CmAddress* out) {
-  *out = {};
+  if (client::ToCmAddress(address, out)) return 0;
   uint16_t family;
   memcpy(&family, address, sizeof(family));
-  switch (family) {
-    case AF_INET: {
-      sockaddr_in in;
-      memcpy(&in, address, sizeof(in));
-      out->port = in.sin_port;
-      memcpy(out->addr, &in.sin_addr, sizeof(in.sin_addr));
-      break;
-    }
-    case AF_INET6: {
-      sockaddr_in6 in6;
-      memcpy(&in6, address, sizeof(in6));
-      out->port = in6.sin6_port;
-      out->scope_id = in6.sin6_scope_id;
-      out->flow_info = in6.sin6_flowinfo;
-      memcpy(out->addr, &in6.sin6_addr, sizeof(in6.sin6_addr));
-      break;
-    }
-    case kFamilyIb:
-      return EAFNOSUPPORT;
-    default:
-      return EINVAL;
-  }
-  out->family = family;
-  return 0;
+  return family == kFamilyIb ? EAFNOSUPPORT : EINVAL;
 }
 
 int ToSizedCmAddress(const void* address, size_t bytes, shm::CmAddress* out) {
@@ -75,24 +54,6 @@ int ToSizedCmAddress(const void* address, size_t bytes, shm::CmAddress* out) {
   memcpy(&family, address, sizeof(family));
   if (bytes == 0 || bytes != AddressBytes(family)) return EINVAL;
   return ToCmAddress(address, out);
-}
-
-void FromCmAddress(const shm::CmAddress& address, void* out) {
-  if (address.family == AF_INET) {
-    sockaddr_in in = {};
-    in.sin_family = AF_INET;
-    in.sin_port = address.port;
-    memcpy(&in.sin_addr, address.addr, sizeof(in.sin_addr));
-    memcpy(out, &in, sizeof(in));
-  } else if (address.family == AF_INET6) {
-    sockaddr_in6 in6 = {};
-    in6.sin6_family = AF_INET6;
-    in6.sin6_port = address.port;
-    in6.sin6_scope_id = address.scope_id;
-    in6.sin6_flowinfo = address.flow_info;
-    memcpy(&in6.sin6_addr, address.addr, sizeof(in6.sin6_addr));
-    memcpy(out, &in6, sizeof(in6));
-  }
 }
 
 void ToCmConnParam(const rdma_ucm_conn_param& from, shm::CmConnParam* to) {

@@ -16,8 +16,6 @@ size_t AddressBytes(uint16_t family);
 int ToCmAddress(const void* address, shm::CmAddress* out);
 // The same of one whose size was given; EINVAL: another than its family's.
 int ToSizedCmAddress(const void* address, size_t bytes, shm::CmAddress* out);
-// Writes AddressBytes() of its family; nothing if it is none.
-void FromCmAddress(const shm::CmAddress& address, void* out);
 
 void ToCmConnParam(const rdma_ucm_conn_param& from, shm::CmConnParam* to);
 

@@ -2,7 +2,6 @@
 // for a librdmacm that is the distribution's own. Everything else goes to libc as it came.
 //
 // Loaded by LD_PRELOAD; the functions have no version, as those of verbs_shim/paths.
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/stat.h>
 #include <stdarg.h>
@@ -21,10 +20,6 @@ constexpr char kPath[] = "/dev/infiniband/rdma_cm";
 
 bool IsOurPath(const char* path) {
   return path != nullptr && path[0] == '/' && path[1] == 'd' && strcmp(path, kPath) == 0;
-}
-
-constexpr bool NeedsMode(int flags) {
-  return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
 }
 
 bool IsOurFd(int fd) {
@@ -53,16 +48,12 @@ int ShowDeviceX(int result, struct statx* out) {
   return 0;
 }
 
-// What a function returns that this libc has not. No program was linked with it, then.
-int NotInLibc() {
-  errno = ENOSYS;
-  return -1;
-}
-
 }  // namespace
 }  // namespace verbena::ucm
 
+using verbena::paths::NeedsMode;
 using verbena::paths::Next;
+using verbena::paths::NotInLibc;
 using verbena::ucm::Channel;
 using verbena::ucm::FindChannel;
 using verbena::ucm::ForgetFd;
@@ -70,23 +61,15 @@ using verbena::ucm::IsFdItself;
 using verbena::ucm::IsOurFd;
 using verbena::ucm::IsOurPath;
 using verbena::ucm::MayBeOurs;
-using verbena::ucm::NeedsMode;
 using verbena::ucm::NoteDuplicate;
-using verbena::ucm::NotInLibc;
 using verbena::ucm::OpenFile;
 using verbena::ucm::ShowDevice;
 using verbena::ucm::ShowDeviceX;
 using verbena::ucm::WriteFile;
 
-// Names of our own with libc's as symbols, as in verbs_shim/paths.
-#define DECLARE(type, name, ...)                                                                   \
-  extern "C" __attribute__((visibility("default"))) type Front_##name(__VA_ARGS__) __asm__(#name); \
-  VERBENA_NEXT static constinit Next<type(__VA_ARGS__)> g_next_##name(#name);                      \
-  type Front_##name(__VA_ARGS__)
-
 #define NEXT(name)                  \
   auto* next = g_next_##name.Get(); \
-  if (next == nullptr) return NotInLibc()
+  if (next == nullptr) return NotInLibc<int>()
 
 // clang-format off
 #define FRONT_OPEN(name)                                                                           \
