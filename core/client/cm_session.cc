@@ -97,6 +97,7 @@ int CmSession::ForThisProcess(CmSession** out) {
     *out = current;
     return 0;
   }
+  CmSession* const earlier = current;
   if (!fork_handler_registered) {
     fork_handler_registered = pthread_atfork(nullptr, nullptr, AfterForkInChild) == 0;
   }
@@ -108,11 +109,13 @@ int CmSession::ForThisProcess(CmSession** out) {
   for (int i = 0; i < kAttempts; ++i) {
     const int fd = Connect(options, may_start);
     if (fd < 0) return errno == ENOENT || errno == ECONNREFUSED ? ENODEV : errno;
-    error = Open(fd, &current);
+    error = Open(fd, out);
     if (error != ECONNRESET) break;
   }
-  *out = current;
-  return error == ECONNRESET ? ENODEV : error;
+  if (error != 0) return error == ECONNRESET ? ENODEV : error;
+  (*out)->earlier_ = earlier;
+  current = *out;
+  return 0;
 }
 
 int CmSession::Greet() {
@@ -185,7 +188,6 @@ void CmSession::AfterForkInChild() {
   const int saved_errno = errno;
   current->MarkDead();
   errno = saved_errno;
-  current = nullptr;
 }
 
 }  // namespace verbena::client

@@ -48,6 +48,7 @@ class CmSession {
 
   std::atomic<int> socket_fd_;  // -1: the daemon is gone
   const pid_t owner_pid_;
+  CmSession* earlier_ = nullptr;  // kept in reach, for a host that looks for leaks
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // a request and its reply
 };
 

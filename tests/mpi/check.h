@@ -1,6 +1,8 @@
 // What the MPI test programs share: data that is known from its place, and what is wrong told in a
-// sentence. MPI_TEST_CORRUPT=N in the environment spoils the Nth comparison, to see that one wrong
-// byte ends a program with failure.
+// sentence, on standard error and at the end of the file that MPI_TEST_FAILURES names, if it is
+// set: MPI_Abort may end a launcher before it has passed on what a rank has written.
+// MPI_TEST_CORRUPT=N in the environment spoils the Nth comparison, to see that one wrong byte ends
+// a program with failure.
 #pragma once
 
 #include <mpi.h>
@@ -14,13 +16,18 @@ static int g_rank, g_ranks;
 static long g_comparisons;
 
 static inline void Fail(const char* format, ...) {
+  char text[256];
   va_list list;
-  fprintf(stderr, "rank %d: ", g_rank);
   va_start(list, format);
-  vfprintf(stderr, format, list);
+  vsnprintf(text, sizeof(text), format, list);
   va_end(list);
-  fprintf(stderr, "\n");
-  fflush(stderr);
+  const char* path = getenv("MPI_TEST_FAILURES");
+  FILE* file = path != NULL ? fopen(path, "a") : NULL;
+  if (file != NULL) {
+    fprintf(file, "rank %d: %s\n", g_rank, text);
+    fclose(file);
+  }
+  fprintf(stderr, "rank %d: %s\n", g_rank, text);
   MPI_Abort(MPI_COMM_WORLD, 1);
   exit(1);
 }
