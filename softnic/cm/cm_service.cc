@@ -19,6 +19,10 @@ uint32_t CmService::OpenSession() { return core_->OpenSession(); }
 
 void CmService::CloseSession(Instant now, uint32_t session) { core_->CloseSession(now, session); }
 
+void CmService::PrepareEnd(Instant now) { core_->PrepareEnd(now); }
+
+bool CmService::AwaitsPeers() const { return core_->AwaitsPeers(); }
+
 void CmService::OnRequest(Instant now, uint32_t session, const shm::CmRequest& request,
                           shm::CmReply* reply) {
   core_->OnRequest(now, session, request, reply);

@@ -93,6 +93,11 @@ class CmService {
   // All that it has goes, and peers are told what the state of each connection asks for. Its
   // channels are not told of by PollChannel any more.
   void CloseSession(Instant now, uint32_t session);
+  // The daemon is about to end, and has closed all sessions: peers that have not heard of the end
+  // of their connections are told more often from now on.
+  void PrepareEnd(Instant now);
+  // Whether a peer on another host has yet to say that it knows of a connection's end.
+  bool AwaitsPeers() const;
   // Answers at once; all of `reply` is written. Errors as core/shm/cm.h lists them, besides
   // ENOENT: no such handle in this session; EINVAL: the request makes no sense, or not in the state
   // of its identifier; ENOMEM: a limit. The fd of a channel is the caller's business.

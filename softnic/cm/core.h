@@ -161,6 +161,8 @@ class CmCore {
   void OnMad(Instant now, uint32_t nic, const transport::cm::Route& route, const std::byte* bytes,
              size_t length);
   void OnTimeout(Instant now);
+  void PrepareEnd(Instant now);
+  bool AwaitsPeers() const;
   bool PollMad(CmService::OutMad* out);
   bool PollChannel(CmService::ChannelState* out);
   Instant PollTimeout() const;

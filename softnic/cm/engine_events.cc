@@ -115,6 +115,24 @@ Instant CmCore::PollTimeout() const {
   return first;
 }
 
+void CmCore::PrepareEnd(Instant now) {
+  for (auto& [index, port] : engines_) port.engine->HurryDreqs(now);
+}
+
+// Peers on the NICs of this daemon end with it.
+bool CmCore::AwaitsPeers() const {
+  for (const auto& [index, port] : engines_) {
+    for (const Gid& peer : port.engine->PeersToAnswerDreqs()) {
+      const bool is_ours = std::any_of(
+          addresses_.nics().begin(), addresses_.nics().end(), [&peer](const CmNic& nic) {
+            return std::find(nic.gids.begin(), nic.gids.end(), peer) != nic.gids.end();
+          });
+      if (!is_ours) return true;
+    }
+  }
+  return false;
+}
+
 bool CmCore::PollMad(CmService::OutMad* out) {
   transport::cm::OutMad mad;
   for (auto& [index, port] : engines_) {

@@ -25,6 +25,8 @@ namespace {
 constexpr int kRequestsPerTurn = 16;
 // Received and not looked at yet; what is more is lost, as UD is, and sent again.
 constexpr size_t kMadsWaitingMax = 8192;
+// For peers to answer; less than `verbena run` waits for its instance's end.
+constexpr std::chrono::seconds kEndPatience(3);
 
 uint64_t RandomNumber() {
   uint64_t number = 0;
@@ -152,7 +154,7 @@ void CmClient::End(const char* why) {
 // --- all of them ---------------------------------------------------------------------------------
 
 CmFront::CmFront(ControlServer* server)
-    : server_(server), service_(ConfigOfService()), timer_(server->io()) {}
+    : server_(server), service_(ConfigOfService()), timer_(server->io()), end_timer_(server->io()) {}
 
 CmFront::~CmFront() = default;
 
@@ -203,6 +205,29 @@ void CmFront::Request(uint32_t session, const shm::CmRequest& request, shm::CmRe
   Drain();
 }
 
+void CmFront::End(std::function<void()> done) {
+  ended_ = std::move(done);
+  while (!connections_.empty()) {
+    auto connection = connections_.begin()->second;
+    connection->End("the daemon ends");
+  }
+  service_.PrepareEnd(Shard::ReadClock());
+  end_timer_.expires_after(kEndPatience);
+  end_timer_.async_wait([this](error_code error) {
+    if (!error) CompleteEnd();
+  });
+  Drain();
+}
+
+// What was sent last is on its way when the shard has come here.
+void CmFront::CompleteEnd() {
+  if (ended_ == nullptr) return;
+  end_timer_.cancel();
+  server_->shard()->Post([server = server_, done = std::exchange(ended_, nullptr)] {
+    asio::post(server->io(), done);
+  });
+}
+
 void CmFront::Drain() {
   CmService::ChannelState state;
   while (service_.PollChannel(&state)) {
@@ -211,6 +236,7 @@ void CmFront::Drain() {
   }
   SendMads();
   ArmTimer();
+  if (ended_ != nullptr && connections_.empty() && !service_.AwaitsPeers()) CompleteEnd();
 }
 
 // --- MADs and time -------------------------------------------------------------------------------

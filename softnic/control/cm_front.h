@@ -10,6 +10,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -69,6 +70,10 @@ class CmFront {
   // A client that began with Hello (kCm). Answers with CmWelcome.
   void Accept(UniqueFd socket, const shm::Hello& hello);
 
+  // The daemon ends: closes all sessions, and calls `done` once each peer on another host knows of
+  // its connection's end, or after a while.
+  void End(std::function<void()> done);
+
   // For `verbena show cm` and `verbena status`.
   std::vector<ShowRow> Show() const;
   CmCounters Counters() const { return service_.Counters(); }
@@ -87,6 +92,7 @@ class CmFront {
   void Forget(uint32_t session);
   // After any input to the service: what came of it.
   void Drain();
+  void CompleteEnd();
   void SendMads();
   void ArmTimer();
   void WatchAddresses();
@@ -97,9 +103,11 @@ class CmFront {
 
   ControlServer* const server_;
   CmService service_;
+  std::function<void()> ended_;  // set: the daemon ends
   std::vector<NicStatus> nics_;
   std::map<uint32_t, std::shared_ptr<CmClient>> connections_;  // by session
   boost::asio::steady_timer timer_;
+  boost::asio::steady_timer end_timer_;
   Instant timer_due_ = Instant::Never();
 
   transport::InterfaceWatcher interfaces_;

@@ -31,6 +31,8 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 constexpr auto kAcceptInterval = std::chrono::milliseconds(1);
 constexpr int kAcceptBurst = 256;
 constexpr auto kIdleRecheck = std::chrono::milliseconds(100);
+// For peers to hear of the end, even if the shard never comes to it.
+constexpr auto kEndPatience = std::chrono::seconds(4);
 constexpr int kAcceptsPerTurn = 64;
 
 int64_t MonotonicNs() {
@@ -198,7 +200,13 @@ void ControlServer::Stop() {
   for (auto& [client, owner] : clients_) client->SetStopping();
   error_code ignored;
   listener_.close(ignored);
-  io_.stop();
+  const auto pending = pending_;  // closing one takes it out
+  for (const auto& [connection, owner] : pending) connection->Close();
+  cm_->End([this] { io_.stop(); });
+  idle_timer_.expires_after(kEndPatience);
+  idle_timer_.async_wait([this](error_code error) {
+    if (!error) io_.stop();
+  });
 }
 
 void ControlServer::Accept() {

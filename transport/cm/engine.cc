@@ -12,6 +12,7 @@
 namespace verbena::transport::cm {
 namespace {
 
+constexpr uint8_t kHurriedResponseTimeout = 15;  // 134 ms
 // However long an ACK timeout the peers agreed on: nobody waits for a QP number for hours.
 constexpr Duration kTimewaitMax = Seconds(60);
 
@@ -325,6 +326,23 @@ void Engine::Abandon(Instant now, CommId id) {
   }
   // Goes on by itself to the end of its timewait.
   c->is_abandoned = true;
+}
+
+void Engine::HurryDreqs(Instant now) {
+  for (auto& [id, c] : communications_) {
+    if (c.state != State::kDreqSent) continue;
+    c.response_timeout = kHurriedResponseTimeout;
+    c.ack_timeout = 0;
+    SetDeadline(c, now + ResponseTime(c));
+  }
+}
+
+std::vector<Gid> Engine::PeersToAnswerDreqs() const {
+  std::vector<Gid> peers;
+  for (const auto& [id, c] : communications_) {
+    if (c.state == State::kDreqSent) peers.push_back(c.route.remote);
+  }
+  return peers;
 }
 
 // --- time ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <vector>
 
 #include "core/base/instant.h"
 #include "core/base/types.h"
@@ -121,6 +122,10 @@ class Engine {
   // EINVAL: it was answered, or is none.
   int Forget(CommId id);
 
+  // The host is about to end and can't wait as long as its peers allow: what was sent and awaits a
+  // DREP is sent again in a while that a network takes, not an answering program.
+  void HurryDreqs(Instant now);
+
   // --- inputs -----------------------------------------------------------------------------------
   void OnMad(Instant now, const Route& route, const std::byte* bytes, size_t length);
   void OnTimeout(Instant now);
@@ -133,6 +138,8 @@ class Engine {
   // --- questions --------------------------------------------------------------------------------
   State StateOf(CommId id) const;  // kGone: there is none
   size_t size() const { return communications_.size(); }
+  // The peers whose DREP is awaited.
+  std::vector<Gid> PeersToAnswerDreqs() const;
   const EngineCounters& counters() const { return counters_; }
 
  private:
