@@ -62,6 +62,24 @@ TEST_F(CmLifecycle, TheClientGoesBeforeItsRequestIsTaken) {
   ExpectNothingIsLeft();
 }
 
+TEST_F(CmLifecycle, ADaemonThatEndsTellsPeersOnOtherHostsUntilTheyAnswer) {
+  ASSERT_NO_FATAL_FAILURE(MakeConnection(&pair_));
+  EXPECT_FALSE(hosts_[0]->AwaitsPeers());
+  faults_.loss = 1;
+  Close(pair_.client);
+  faults_.loss = 0;
+  EXPECT_TRUE(hosts_[0]->AwaitsPeers());
+  const Instant start = now_;
+  hosts_[0]->PrepareEnd(now_);
+  ASSERT_NO_FATAL_FAILURE(Expect(pair_.server, RDMA_CM_EVENT_DISCONNECTED));
+  EXPECT_LT((now_ - start).ns, Milliseconds(200).ns);
+  EXPECT_TRUE(hosts_[0]->AwaitsPeers());
+  ASSERT_EQ(Do(pair_.server, CmOp::kDisconnect, pair_.passive), 0);
+  Settle();
+  EXPECT_FALSE(hosts_[0]->AwaitsPeers());
+  ExpectNothingIsLeft();
+}
+
 TEST_F(CmLifecycle, TheClientGoesBeforeTheRtu) {
   ASSERT_NO_FATAL_FAILURE(AskForConnection(&pair_));
   ASSERT_EQ(Accept(pair_.server, pair_.passive, ParamOf(0x22)), 0);

@@ -64,8 +64,7 @@ bool NeedsAddresses(const shm::CmRequest& request) {
 
 // --- one client ----------------------------------------------------------------------------------
 
-CmClient::CmClient(CmFront* front, UniqueFd socket, uint32_t session, std::string program,
-                           int pid)
+CmClient::CmClient(CmFront* front, UniqueFd socket, uint32_t session, std::string program, int pid)
     : front_(front),
       socket_(front->server_->io(), socket.Release()),
       session_(session),
@@ -154,7 +153,10 @@ void CmClient::End(const char* why) {
 // --- all of them ---------------------------------------------------------------------------------
 
 CmFront::CmFront(ControlServer* server)
-    : server_(server), service_(ConfigOfService()), timer_(server->io()), end_timer_(server->io()) {}
+    : server_(server),
+      service_(ConfigOfService()),
+      timer_(server->io()),
+      end_timer_(server->io()) {}
 
 CmFront::~CmFront() = default;
 
@@ -185,8 +187,8 @@ void CmFront::Accept(UniqueFd socket, const shm::Hello& hello) {
   std::string program(hello.program, strnlen(hello.program, sizeof(hello.program)));
   server_->log().Debug("cm session " + std::to_string(session) + " opened by " + program +
                        " (pid " + std::to_string(peer.pid) + ")");
-  auto connection = std::make_shared<CmClient>(this, std::move(socket), session,
-                                                   std::move(program), peer.pid);
+  auto connection =
+      std::make_shared<CmClient>(this, std::move(socket), session, std::move(program), peer.pid);
   connections_.emplace(session, connection);
   server_->AddHold();
   connection->AwaitRequest();

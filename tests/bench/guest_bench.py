@@ -3,6 +3,7 @@
 the two devices by turns.
 
     guest_bench.py ROUNDS [--cpus N] [--only OPERATION_KIND] [--size BYTES]...
+                   [--dma process|mapped]
 
 Prints one JSON object per figure, for tools/bench; `skipped: why` and the exit code 77 where a guest
 can't be had.
@@ -36,9 +37,14 @@ LIMIT_S = 120
 BANDWIDTH_GOAL, LATENCY_GOAL = 1.0, 1.5  # from 1 KB on; at every size
 
 
+# How Verbena reaches the programs' memory: for all programs, and for those that are asked to map it
+# (docs/mapped-memory.md).
+BACKENDS = ("process", "mapped")
+
+
 class Device:
-    def __init__(self, name, gid_index, prefix):
-        self.name, self.gid_index, self.prefix = name, gid_index, prefix
+    def __init__(self, label, name, gid_index, prefix):
+        self.label, self.name, self.gid_index, self.prefix = label, name, gid_index, prefix
 
 
 def install(machine):
@@ -75,9 +81,9 @@ def measure(machine, device, operation, kind, size, port):
     return table_rows(client.out)[-1]
 
 
-def figure(operation, kind, size, ours, theirs):
+def figure(operation, kind, size, backend, ours, theirs):
     is_latency = kind == "lat"
-    record = {"figure": f"guest: ib_{operation}_{kind}, {size} B", "value": round(ours, 4),
+    record = {"figure": f"guest: ib_{operation}_{kind}, {size} B, {backend}", "value": round(ours, 4),
               "unit": "us" if is_latency else "GB/s", "reference": "kernel rxe",
               "reference_value": round(theirs, 4)}
     if is_latency:
@@ -89,22 +95,25 @@ def figure(operation, kind, size, ours, theirs):
 
 def run(machine, arguments):
     install(machine)
-    devices = [Device("verbena0", 1, [f"{WHERE}/bin/verbena", "run", "--"]),
-               Device(guest.DEVICE, gid_index_of(machine, machine.ipv4), [])]
+    rxe = Device("rxe", guest.DEVICE, gid_index_of(machine, machine.ipv4), [])
+    ours = [Device(backend, "verbena0", 1,
+                   [f"{WHERE}/bin/verbena", "run", f"--dma={backend}", "--"])
+            for backend in arguments.dma or BACKENDS]
     port = 18600
     for operation in ("write", "send", "read"):
         for kind in ("bw", "lat"):
             if arguments.only not in (None, f"{operation}_{kind}"):
                 continue
             for size in arguments.size or SIZES:
-                values = {device.name: [] for device in devices}
+                values = {device.label: [] for device in (rxe, *ours)}
                 for _ in range(arguments.rounds):
-                    for device in devices:
+                    for device in (rxe, *ours):
                         port += 1
                         row = measure(machine, device, operation, kind, size, port)
-                        values[device.name].append(row[4] if kind == "lat" else row[3] * MIB_PER_S)
-                ours, theirs = (statistics.median(values[device.name]) for device in devices)
-                figure(operation, kind, size, ours, theirs)
+                        values[device.label].append(row[4] if kind == "lat" else row[3] * MIB_PER_S)
+                for device in ours:
+                    figure(operation, kind, size, device.label,
+                           statistics.median(values[device.label]), statistics.median(values["rxe"]))
 
 
 def main():
@@ -113,6 +122,7 @@ def main():
     parser.add_argument("rounds", type=int)
     parser.add_argument("--cpus", type=int, default=1, help="of the guest")
     parser.add_argument("--only", help="e.g. write_lat")
+    parser.add_argument("--dma", action="append", choices=BACKENDS, help="only this way to memory")
     parser.add_argument("--size", type=int, action="append", choices=SIZES)
     arguments = parser.parse_args()
     try:

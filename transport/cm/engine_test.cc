@@ -314,22 +314,6 @@ TEST_F(CmTest, APeerThatIsGoneDoesNotHoldUpADisconnect) {
   EXPECT_EQ(engines_[0].size(), 0u);
 }
 
-TEST_F(CmTest, AHostThatEndsHurriesItsDreqs) {
-  CommId active, passive;
-  ASSERT_NO_FATAL_FAILURE(MakeConnection(&active, &passive));
-  ASSERT_EQ(engines_[0].SendDreq(now_, active, {}), 0);
-  Collect(0);
-  flights_.clear();  // lost
-  EXPECT_EQ(engines_[0].PeersToAnswerDreqs(), std::vector<Gid>{kThere});
-  const Instant start = now_;
-  engines_[0].HurryDreqs(now_);
-  Expect(1, EventKind::kDreqReceived);
-  EXPECT_LT((now_ - start).ns, Milliseconds(200).ns);
-  ASSERT_EQ(engines_[1].SendDrep(now_, passive, {}), 0);
-  Expect(0, EventKind::kDrepReceived);
-  EXPECT_TRUE(engines_[0].PeersToAnswerDreqs().empty());
-}
-
 TEST_F(CmTest, ADreqOfWhatIsGoneIsAnswered) {
   CommId active, passive;
   ASSERT_NO_FATAL_FAILURE(MakeConnection(&active, &passive));

@@ -10,8 +10,9 @@ from harness import STAGE, NotHere, Spec, check
 from parts.cli import shared_env
 
 VERBENA = STAGE / "bin" / "verbena"
-# Cases that start instances by the command line, which nobody tells to use io_uring.
-BY_HAND = {"up_run_down", "errors_are_clear"}
+# Cases that start instances by the command line, which nobody tells to use io_uring; and one whose
+# daemon is refused it.
+WITHOUT_URING = {"up_run_down", "errors_are_clear", "demo_pair"}
 
 
 def nics_use(kind):
@@ -60,7 +61,7 @@ def cases(thorough):
                           ("io_uring refused", {"refuses_io_uring": True})):
         for part in parts:
             for spec in importlib.import_module(f"parts.{part}").cases(thorough):
-                if "net_io" in options and spec.function.__name__ in BY_HAND:
+                if "net_io" in options and spec.function.__name__ in WITHOUT_URING:
                     continue
                 specs.append(Spec(f"{name}, {part}: {spec.name}", spec.function, spec.limit_s,
                                   spec.is_wire, **options))
