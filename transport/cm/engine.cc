@@ -328,20 +328,26 @@ void Engine::Abandon(Instant now, CommId id) {
   c->is_abandoned = true;
 }
 
+std::vector<CommId> Engine::DreqsToAnswer() const {
+  std::vector<CommId> ids;
+  for (const auto& [due, armed] : deadlines_) {
+    if (StateOf(CommId{due.second}) == State::kDreqSent) ids.push_back(CommId{due.second});
+  }
+  return ids;
+}
+
 void Engine::HurryDreqs(Instant now) {
-  for (auto& [id, c] : communications_) {
-    if (c.state != State::kDreqSent) continue;
+  for (CommId id : DreqsToAnswer()) {
+    Communication& c = *Find(id);
     c.response_timeout = kHurriedResponseTimeout;
     c.ack_timeout = 0;
     SetDeadline(c, now + ResponseTime(c));
   }
 }
 
-std::vector<Gid> Engine::PeersToAnswerDreqs() const {
+std::vector<Gid> Engine::PeersToAnswerDreqs() {
   std::vector<Gid> peers;
-  for (const auto& [id, c] : communications_) {
-    if (c.state == State::kDreqSent) peers.push_back(c.route.remote);
-  }
+  for (CommId id : DreqsToAnswer()) peers.push_back(Find(id)->route.remote);
   return peers;
 }
 

@@ -139,7 +139,7 @@ class Engine {
   State StateOf(CommId id) const;  // kGone: there is none
   size_t size() const { return communications_.size(); }
   // The peers whose DREP is awaited.
-  std::vector<Gid> PeersToAnswerDreqs() const;
+  std::vector<Gid> PeersToAnswerDreqs();
   const EngineCounters& counters() const { return counters_; }
 
  private:
@@ -167,6 +167,7 @@ class Engine {
   void Remove(CommId id);
   void ForgetRemoteQpn(const Communication& c);
   void SetDeadline(Communication& c, Instant deadline);
+  std::vector<CommId> DreqsToAnswer() const;
   Duration ResponseTime(const Communication& c) const;
   void Send(const Route& route, uint64_t transaction_id, const Body& body);
   void SendAndKeep(Instant now, Communication& c, const Body& body, bool awaits_answer);
