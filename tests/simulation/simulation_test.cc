@@ -11,7 +11,7 @@ namespace {
 #ifdef __SANITIZE_THREAD__
 constexpr uint64_t kSeeds = 300;  // one thread: that sanitizer makes it slow and finds nothing
 #else
-constexpr uint64_t kSeeds = 3'000;
+constexpr uint64_t kSeeds = 1'000;
 #endif
 constexpr uint64_t kSeedsTwice = 40;
 constexpr uint64_t kSeedsCompared = 100;
