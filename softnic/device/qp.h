@@ -19,6 +19,7 @@
 #include "softnic/device/tx_queue.h"
 #include "softnic/device/wire_ack.h"
 #include "softnic/device/wire_peer.h"
+#include "core/base/huge_page_pool.h"
 #include "transport/port/local/held_pdu.h"
 #include "transport/qp_transport.h"
 
@@ -36,7 +37,7 @@ struct Waiting {
   transport::local::HeldPduPtr pdu;
 };
 
-class DeviceQp final : public transport::QpHost {
+class DeviceQp final : public transport::QpHost, public OnHugePages {
  public:
   explicit DeviceQp(DeviceCore* device_core)
       : device(device_core),

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/base/prefetch.h"
+#include "core/base/huge_page_pool.h"
 #include "transport/qp_attributes.h"
 #include "transport/qp_host.h"
 #include "transport/qp_transport.h"
@@ -17,7 +18,7 @@
 
 namespace verbena::transport::rc {
 
-class RcQp final : public QpTransport {
+class RcQp final : public QpTransport, public OnHugePages {
  public:
   // `host` outlives the QP.
   RcQp(const QpConfig& config, QpHost* host);

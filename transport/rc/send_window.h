@@ -15,6 +15,7 @@
 #include "core/base/types.h"
 #include "core/shm/attach.h"
 #include "core/shm/layout.h"
+#include "core/base/huge_page_pool.h"
 #include "transport/pdu.h"
 #include "transport/qp_host.h"
 #include "transport/rc/requester_events.h"
@@ -153,7 +154,7 @@ class SendWindow {
  private:
   static constexpr uint32_t kChunkRecords = 4;
   static constexpr uint32_t kChunks = kRecords / kChunkRecords;
-  using Chunk = std::array<SendRecord, kChunkRecords>;
+  struct Chunk : std::array<SendRecord, kChunkRecords>, OnHugePages {};
   std::array<std::unique_ptr<Chunk>, kChunks> chunks_;
 };
 
