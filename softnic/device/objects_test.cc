@@ -349,8 +349,8 @@ TEST(QueuePairs, WhatTheSgesNeedCanGoInline) {
   TestWorld world(1);
   TestClient& client = world.AddClient(0);
   TestCq cq = client.MustCreateCq(64);
-  const std::array<std::array<uint32_t, 3>, 4> rows = {{{1, 0, 16}, {4, 0, 64}, {2, 200, 200},
-                                                        {0, 0, 16}}};
+  const std::array<std::array<uint32_t, 3>, 4> rows = {
+      {{1, 0, 16}, {4, 0, 64}, {2, 200, 200}, {0, 0, 16}}};
   for (const auto& [sges, asked, given] : rows) {
     shm::CreateQpRequest request = client.QpRequest(Service::kRc, cq.handle);
     request.max_send_sge = sges;

@@ -147,8 +147,8 @@ int CreateId(rdma_event_channel* channel, void* context, rdma_port_space port_sp
              ibv_qp_type qp_type, Id** out);
 void FreeId(Id* id);
 int DestroyId(Id* id);
-// With the daemon all NICs have gone. An identifier of the channel that has had one and has not been
-// told of it yet, which it now is; nullptr: there is none.
+// With the daemon all NICs have gone. An identifier of the channel that has had one and has not
+// been told of it yet, which it now is; nullptr: there is none.
 Id* TakeRemoved(const Channel* channel);
 // Has been told so by the daemon.
 void NoteRemoved(Id* id);

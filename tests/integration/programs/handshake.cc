@@ -6,8 +6,8 @@
 // STEP: where it stops itself (SIGSTOP), to be killed or to go on: of the active end `resolved`,
 // `asked`, `established`, `disconnecting`; of the passive end `listening`, `request`, `accepted`,
 // `established`, `disconnecting`. `-`: nowhere. `leave`: it disconnects once it is established.
-// Prints each event with its status, and each call that failed with its errno. The passive end has a
-// backlog of one, and ends when so many connections have ended.
+// Prints each event with its status, and each call that failed with its errno. The passive end has
+// a backlog of one, and ends when so many connections have ended.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
