@@ -1,6 +1,7 @@
 // Creation and destruction of every object: handles, order, limits, errors.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cerrno>
 
 #include "softnic/device/test_world.h"
@@ -341,6 +342,23 @@ TEST(Queries, TellTheTruthAboutTheNic) {
     EXPECT_EQ(client.Execute(op, shm::PortRequest{0, 0}, &port), EINVAL);
   }
   EXPECT_EQ(world.device->ListNics().at(2).ipv4[3], 3);
+}
+
+// Programs like rdma_xclient send what fits without having asked for it.
+TEST(QueuePairs, WhatTheSgesNeedCanGoInline) {
+  TestWorld world(1);
+  TestClient& client = world.AddClient(0);
+  TestCq cq = client.MustCreateCq(64);
+  const std::array<std::array<uint32_t, 3>, 4> rows = {
+      {{1, 0, 16}, {4, 0, 64}, {2, 200, 200}, {0, 0, 16}}};
+  for (const auto& [sges, asked, given] : rows) {
+    shm::CreateQpRequest request = client.QpRequest(Service::kRc, cq.handle);
+    request.max_send_sge = sges;
+    request.max_inline_bytes = asked;
+    TestQp qp;
+    ASSERT_EQ(client.CreateQp(request, &qp), 0);
+    EXPECT_EQ(qp.reply.max_inline_bytes, given) << sges << " SGEs";
+  }
 }
 
 TEST(Scale, TenThousandQpsAndMrsCostTheSameEach) {

@@ -92,7 +92,12 @@ int DeviceCore::CreateQp(Command& command) {
   config.max_recv_wr = config.has_srq ? 0 : WorkQueueEntries(request.max_recv_wr);
   config.max_send_sge = std::max(request.max_send_sge, 1u);
   config.max_recv_sge = config.has_srq ? qp->srq->max_sge : std::max(request.max_recv_sge, 1u);
-  config.max_inline_bytes = request.max_inline_bytes;
+  // An entry has as much room as its SGEs need. As rxe_qp_init_req, say so: rdma_xclient and others
+  // send inline without asking for it.
+  config.max_inline_bytes =
+      std::max(request.max_inline_bytes,
+               std::min(config.max_send_sge * static_cast<uint32_t>(sizeof(shm::Sge)),
+                        nic.limits().max_inline_bytes));
   config.max_message_bytes = nic.limits().max_message_bytes;
   config.port_mtu_bytes = nic.config().mtu_bytes;
   config.max_rd_atomic = nic.limits().max_qp_rd_atom;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include "tests/conformance/rdmacm_fixture.h"
@@ -291,6 +292,13 @@ TEST_F(Cm_daemon_killed, EveryCallReturns) {
   rdma_cm_event* event = nullptr;
   rdma_conn_param param = Param();
   Address there("127.0.0.1", 7471);
+  // With it all NICs went: each identifier that had one is told of that once.
+  std::set<rdma_cm_id*> removed;
+  for (int i = 0; i < 2; ++i) {
+    Told told = passive_channel.Expect(RDMA_CM_EVENT_DEVICE_REMOVAL);
+    EXPECT_TRUE(removed.insert(told.id).second);
+  }
+  EXPECT_EQ(removed, (std::set<rdma_cm_id*>{listener.get(), passive.get()}));
   EXPECT_FAILS(rdma_get_cm_event(passive_channel.get(), &event), EIO);
   CmId fresh;
   EXPECT_FAILS(rdma_listen(active.get(), 0), EIO);

@@ -18,7 +18,7 @@ packages_of() {
       echo libbenchmark-dev libgmock-dev libgtest-dev libisal-dev libseccomp-dev
       echo ibverbs-providers ibverbs-utils perftest qperf rdmacm-utils python3 python3-pyverbs
       echo binutils clang iproute2 procps strace tshark util-linux
-      echo libmpich-dev libopenmpi-dev mpich openmpi-bin ucx-utils
+      echo libmpich-dev libopenmpi-dev libucx-dev mpich openmpi-bin ucx-utils
       echo fio libfabric-bin libjemalloc-dev libjemalloc2
       ;;
     # Interoperability with the kernel's rdma_rxe in a guest. What runs inside the guest is fetched

@@ -214,6 +214,10 @@ Outcome Process(const shm::CmEvent& from, Event* event) {
       return Outcome::kTell;
     case kEventInternal:
       return OnInternal(from, event);
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+      NoteRemoved(event->id);
+      CopyParam(from, event);
+      return Outcome::kTell;
     default:
       CopyParam(from, event);
       return Outcome::kTell;
@@ -240,6 +244,14 @@ int GetEvent(Channel* channel, Event** out) {
   for (;;) {
     shm::CmReply reply;
     if (int error = TakeEvent(channel, &reply); error != 0) {
+      Id* removed = error == EIO ? TakeRemoved(channel) : nullptr;
+      if (removed != nullptr) {
+        memset(event, 0, sizeof(*event));
+        event->base.event = RDMA_CM_EVENT_DEVICE_REMOVAL;
+        event->base.id = &removed->base;
+        event->id = removed;
+        break;
+      }
       free(event);
       return error;
     }
@@ -268,7 +280,8 @@ int AwaitCompletion(Id* id) {
 }
 
 // Waits, unless the channel's fd is O_NONBLOCK. Errors: EAGAIN: nothing, and it may not wait;
-// EINTR; EIO: the daemon is gone; EINVAL; ENOMEM.
+// EINTR; EIO: the daemon is gone, and identifiers that had a NIC have been told of its removal;
+// EINVAL; ENOMEM.
 // Source: rdma_get_cm_event(3).
 VERBENA_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
   if (channel == nullptr || event == nullptr) return Fail(EINVAL);
@@ -282,6 +295,10 @@ VERBENA_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event*
 VERBENA_EXPORT int rdma_ack_cm_event(rdma_cm_event* base) {
   if (base == nullptr) return Fail(EINVAL);
   Event* event = ToEvent(base);
+  if (base->event == RDMA_CM_EVENT_DEVICE_REMOVAL) {
+    client::ScopedLock lock(&event->id->mutex);
+    event->id->is_removal_taken = false;
+  }
   Ack(event->id, event->multicast);
   free(event);
   return 0;

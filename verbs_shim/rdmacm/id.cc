@@ -7,6 +7,30 @@
 namespace verbena::rdmacm {
 namespace {
 
+pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
+Id* list = nullptr;
+
+void Link(Id* id) {
+  client::ScopedLock lock(&list_mutex);
+  id->next = list;
+  id->place = &list;
+  if (list != nullptr) list->place = &id->next;
+  list = id;
+}
+
+void Unlink(Id* id) {
+  client::ScopedLock lock(&list_mutex);
+  if (id->place == nullptr) return;
+  *id->place = id->next;
+  if (id->next != nullptr) id->next->place = id->place;
+  id->place = nullptr;
+}
+
+void AwaitAckOfRemoval(Id* id) {
+  client::ScopedLock lock(&id->mutex);
+  while (id->is_removal_taken) pthread_cond_wait(&id->acked, &id->mutex);
+}
+
 // Until the program has acknowledged as many events as it took. rdma_ack_cm_event wakes it.
 void AwaitAcks(Id* id, uint64_t events) {
   client::ScopedLock lock(&id->mutex);
@@ -69,11 +93,13 @@ int NewId(rdma_event_channel* channel, void* context, rdma_port_space port_space
     id->is_sync = true;
   }
   id->session = ToChannel(id->base.channel)->session;
+  Link(id);
   *out = id;
   return 0;
 }
 
 void FreeId(Id* id) {
+  Unlink(id);
   if (id->device != nullptr) ReleaseDevice(id->device);
   while (id->multicasts != nullptr) {
     Multicast* next = id->multicasts->next;
@@ -114,10 +140,35 @@ int DestroyId(Id* id) {
   const int error = Ask(id, NewRequest(shm::CmOp::kDestroyId, id->handle), &reply);
   // Of a daemon that is gone the identifier is gone, too, and nobody knows of events it gave out.
   if (error != 0 && id->session->IsAlive()) return error;
+  Unlink(id);
   AckOwnEvent(id);
-  if (error == 0) AwaitAcks(id, reply.number);
+  if (error == 0) {
+    AwaitAcks(id, reply.number);
+  } else {
+    AwaitAckOfRemoval(id);
+  }
   FreeId(id);
   return 0;
+}
+
+Id* TakeRemoved(const Channel* channel) {
+  client::ScopedLock lock(&list_mutex);
+  for (Id* id = list; id != nullptr; id = id->next) {
+    // Of a synchronous one the call that waits fails.
+    const bool is_due = id->base.channel == &channel->base && id->device != nullptr &&
+                        !id->is_removed && !id->is_sync;
+    if (!is_due) continue;
+    id->is_removed = true;
+    client::ScopedLock id_lock(&id->mutex);
+    id->is_removal_taken = true;
+    return id;
+  }
+  return nullptr;
+}
+
+void NoteRemoved(Id* id) {
+  client::ScopedLock lock(&list_mutex);
+  id->is_removed = true;
 }
 
 int MigrateId(Id* id, rdma_event_channel* channel) {

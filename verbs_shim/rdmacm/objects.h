@@ -77,10 +77,16 @@ struct Id {
   void* connect_data;              // of rdma_addrinfo: goes before the private data of connect
   size_t connect_data_bytes;
 
+  // Of the list of all identifiers, whose lock guards them.
+  Id* next;
+  Id** place;       // what points here; nullptr: it is not in the list
+  bool is_removed;  // has been told of its NIC's removal
+
   pthread_mutex_t mutex;  // guards the rest
   pthread_cond_t acked;
   uint64_t events_acked;
   Multicast* multicasts;
+  bool is_removal_taken;  // and not acknowledged yet
   bool is_resolving_addrinfo;
   rdma_addrinfo* resolved_addrinfo;
 };
@@ -141,6 +147,11 @@ int CreateId(rdma_event_channel* channel, void* context, rdma_port_space port_sp
              ibv_qp_type qp_type, Id** out);
 void FreeId(Id* id);
 int DestroyId(Id* id);
+// With the daemon all NICs have gone. An identifier of the channel that has had one and has not
+// been told of it yet, which it now is; nullptr: there is none.
+Id* TakeRemoved(const Channel* channel);
+// Has been told so by the daemon.
+void NoteRemoved(Id* id);
 // nullptr: to a channel of its own.
 int MigrateId(Id* id, rdma_event_channel* channel);
 // Puts addresses, NIC and GIDs into the public structure, and the path where `with_path`.

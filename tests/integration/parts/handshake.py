@@ -1,0 +1,230 @@
+"""Connections of rdma_cm that do not come about as planned: ends that are killed at each step of the
+handshake, and more requests at once than a backlog holds. With both librdmacms; and UCX, which
+connects by addresses over either."""
+
+import re
+import signal
+import string
+
+from harness import Spec, check, free_port, wait_for
+from hosts import Pair
+from parts.rdmacm import STAGE_PATHS, await_listener, nothing_is_left
+
+ADDRESS = "127.0.0.1"
+EVENT = re.compile(r"^event RDMA_CM_EVENT_(\S+) (-?\d+)$|^failed (\S+) (\d+)$", re.MULTILINE)
+BURST = 24
+UCX_MESSAGES = 2
+# Longer than a packet and than what goes inline; the server prints what came.
+UCX_BYTES = 20_000
+
+
+def history(process):
+    """What the program was told after the connection began: names of events and failed calls."""
+    told = [f"{name} {status}" if name else f"{call} failed {error}"
+            for name, status, call, error in EVENT.findall(process.out)]
+    return [line for line in told if not line.startswith(("ADDR_RES", "ROUTE_RES"))]
+
+
+class Ends:
+    """A listener, and who connects to it, each of which may stop at a step."""
+
+    def __init__(self, case):
+        self.case = case
+        self.instance = case.instance()
+        self.pair = Pair.beside(self.instance)
+        self.port = str(free_port())
+        self.program = case.program("handshake")
+        # What the daemon opens once for all is there after the first connection.
+        passive = self.spawn("passive", "-", "first-passive")
+        self.spawn("active", "leave", "first-active").expect_exit(20)
+        passive.expect_exit(20)
+        nothing_is_left(case, self.pair)
+        self.fds = self.instance.fd_count()
+
+    def spawn(self, end, step, name=None, *more):
+        argv = [self.program, end, ADDRESS, self.port, step, *more]
+        process = self.pair.server.spawn(self.case, argv, name=name or end)
+        if end == "passive":
+            await_listener(self.pair.server, process, self.port)
+        return process
+
+    def await_step(self, process, step):
+        process.wait_for_output(f"at {step} 0", 10)
+
+        def is_stopped():
+            with open(f"/proc/{process.pid}/stat", encoding="ascii") as f:
+                return f.read().rsplit(")", 1)[1].split()[0] == "T"
+        wait_for(is_stopped, 5, f"{process.name} stops")
+
+    def kill(self, process):
+        """And wait until the daemon has seen its end."""
+        before = self.instance.status()["cm"]["cm_sessions"]
+        process.kill()
+        process.wait(5)
+        wait_for(lambda: self.instance.status()["cm"]["cm_sessions"] < before, 10,
+                 f"the daemon notices that {process.name} ended")
+
+    def go_on(self, process):
+        process.popen.send_signal(signal.SIGCONT)
+
+    def expect_told(self, process, patterns):
+        """That it ends, having been told one of these."""
+        process.wait(40)
+        told = ", ".join(history(process))
+        check(any(re.fullmatch(pattern, told) for pattern in patterns),
+              f"{process.name} was told '{told}'\n{process.tail()}")
+        self.case.note(f"{process.name}: {told}")
+
+    def expect_nothing_left(self):
+        nothing_is_left(self.case, self.pair)
+        wait_for(lambda: not any(self.instance.objects().values()), 10, "no object is left")
+        wait_for(lambda: self.instance.fd_count() <= self.fds, 10, "no fd is left open")
+
+
+def killed(end, step, patterns, other_step="-", awaits=None):
+    """`end` is killed at `step`. The other end is held at `other_step` until then, where one is
+    given. `awaits`: what it has been told of before the kill."""
+    def case_function(case):
+        ends = Ends(case)
+        steps = {end: step, "active" if end == "passive" else "passive": other_step}
+        passive = ends.spawn("passive", steps["passive"])
+        if steps["passive"] == "listening":
+            ends.await_step(passive, "listening")
+        active = ends.spawn("active", steps["active"])
+        victim, other = (active, passive) if end == "active" else (passive, active)
+        ends.await_step(victim, step)
+        if other_step != "-":
+            ends.await_step(other, other_step)
+        if awaits:
+            other.wait_for_output(f"event RDMA_CM_EVENT_{awaits} 0", 10)
+        ends.kill(victim)
+        if other_step != "-":
+            ends.go_on(other)
+        ends.expect_told(other, patterns)
+        ends.expect_nothing_left()
+    return case_function
+
+
+def killed_before_asking(case):
+    """The listener hears nothing of it, and the next one connects."""
+    ends = Ends(case)
+    passive = ends.spawn("passive", "-")
+    first = ends.spawn("active", "resolved", "first")
+    ends.await_step(first, "resolved")
+    ends.kill(first)
+    check(passive.is_running() and not history(passive), f"told of it\n{passive.tail()}")
+    second = ends.spawn("active", "leave", "second")
+    ends.expect_told(second, ["ESTABLISHED 0, DISCONNECTED 0"])
+    ends.expect_told(passive, ["CONNECT_REQUEST 0, ESTABLISHED 0, DISCONNECTED 0"])
+    ends.expect_nothing_left()
+
+
+def asked_after_the_kill(case):
+    ends = Ends(case)
+    passive = ends.spawn("passive", "listening")
+    ends.await_step(passive, "listening")
+    active = ends.spawn("active", "resolved")
+    ends.await_step(active, "resolved")
+    ends.kill(passive)
+    ends.go_on(active)
+    ends.expect_told(active, ["REJECTED 8"])
+    ends.expect_nothing_left()
+
+
+def burst(case):
+    """All at once at a backlog of one: who finds no place asks again, and in the end is connected."""
+    ends = Ends(case)
+    passive = ends.spawn("passive", "-", None, str(BURST))
+    clients = [ends.spawn("active", "resolved", f"client{i}") for i in range(BURST)]
+    for client in clients:
+        ends.await_step(client, "resolved")
+    for client in clients:
+        ends.go_on(client)
+    # They don't leave by themselves: the connections are there together.
+    wait_for(lambda: all("ESTABLISHED 0" in history(client) for client in clients), 60,
+             "all are connected")
+    retries = ends.instance.status()["cm"]["mad_retries"]
+    for client in clients:
+        client.kill()
+    passive.expect_exit(20)
+    told = history(passive)
+    for name in ("CONNECT_REQUEST 0", "ESTABLISHED 0", "DISCONNECTED 0"):
+        check(told.count(name) == BURST, f"{name}: {told.count(name)} of {BURST}\n{passive.tail()}")
+    check(len(told) == 3 * BURST, f"told of more: {told}")
+    case.note(f"{BURST} connections; requests sent again: {retries}")
+    ends.expect_nothing_left()
+
+
+def ucx(transports, kind):
+    """UCX's own example: the client knows an address alone, and rdma_cm does the rest.
+
+    Its client hangs up as soon as its last message is sent, which then may not arrive; the first one
+    does.
+    """
+    def case_function(case):
+        pair = Pair.beside(case.instance())
+        port = str(free_port())
+        env = pair.server.instance.env(UCX_TLS=transports, UCX_SOCKADDR_TLS_PRIORITY="rdmacm",
+                                         UCX_RNDV_THRESH="1000")
+        # It looks for devices in /sys.
+        env["LD_PRELOAD"] = ":".join(filter(None, [env.get("LD_PRELOAD"), str(STAGE_PATHS)]))
+        common = ["stdbuf", "-oL", case.program("ucp_client_server"), "-p", port, "-c", kind,
+                  "-i", str(UCX_MESSAGES), "-s", str(UCX_BYTES)]
+        server = case.spawn(common, env=env, name="server")
+        await_listener(pair.server, server, port)
+        before = pair.server.instance.status()
+        client = case.run([*common, "-a", ADDRESS], 40, env=env, name="client")
+        check("ERROR" not in client.out + client.err, f"UCX tells of errors\n{client.tail()}")
+        line = (string.ascii_uppercase * (UCX_BYTES // 26 + 1))[:UCX_BYTES - 1] + "."
+        wait_for(lambda: line in server.out.splitlines(), 10,
+                 "the first message has arrived whole")
+        after = pair.server.instance.status()
+        sent = after["cm"]["mads_sent"] - before["cm"]["mads_sent"]
+        moved = after["engine"]["payload_bytes"] - before["engine"]["payload_bytes"]
+        # REQ, REP and RTU at least.
+        check(sent >= 3, f"{sent} messages of connection management only")
+        check(moved >= UCX_BYTES, f"only {moved} B went over the NIC")
+        case.note(f"{sent} messages of connection management, {moved} B")
+        server.kill()
+        server.wait(5)
+        nothing_is_left(case, pair)
+    return case_function
+
+
+# The reply found nobody: what is told depends on how far the daemon had brought the connection.
+# The system's library cleans up after a QP that can't be prepared, which may change errno to EAGAIN.
+NOT_ACCEPTED = [r"CONNECT_REQUEST 0, rdma_(create_qp|accept) failed (22|11)",
+                "CONNECT_REQUEST 0, REJECTED 28",
+                "CONNECT_REQUEST 0, REJECTED 4"]
+ENDED = ["CONNECT_REQUEST 0, ESTABLISHED 0, DISCONNECTED 0"]
+NOT_FINISHED = ["REJECTED 28", r"CONNECT_ERROR -\d+"]
+CASES = [
+    ("the client is killed, its request waiting", "active", "asked", NOT_ACCEPTED, "listening"),
+    ("the client is killed, its request taken", "active", "asked", NOT_ACCEPTED, "request"),
+    ("the client is killed, the reply sent", "active", "asked",
+     ["CONNECT_REQUEST 0, REJECTED 28"], "accepted"),
+    ("the client is killed, connected", "active", "established", ENDED, "-", "ESTABLISHED"),
+    ("the client is killed, disconnecting", "active", "disconnecting", ENDED),
+    ("the server is killed, a request waiting", "passive", "listening", ["REJECTED 28"], "asked"),
+    ("the server is killed, a request taken", "passive", "request", ["REJECTED 28"]),
+    ("the server is killed, its reply waiting", "passive", "accepted", NOT_FINISHED, "asked"),
+    ("the server is killed, connected", "passive", "established",
+     ["ESTABLISHED 0, DISCONNECTED 0"], "-", "ESTABLISHED"),
+    ("the server is killed, disconnecting", "passive", "disconnecting",
+     ["ESTABLISHED 0, DISCONNECTED 0"]),
+]
+
+
+def cases(_thorough):
+    specs = []
+    for is_system, suffix in ((False, ""), (True, ", the system's librdmacm")):
+        def add(name, function, limit_s=60, is_system=is_system, suffix=suffix):
+            specs.append(Spec(name + suffix, function, limit_s, system_librdmacm=is_system))
+        add("the client is killed before it asks", killed_before_asking)
+        add("the server is killed before it is asked", asked_after_the_kill)
+        for name, *arguments in CASES:
+            add(name, killed(*arguments))
+        add(f"{BURST} connections at once, a backlog of one", burst, 120)
+        for transports, kind in (("rc_v,self", "tag"), ("rc_v,self", "am"), ("ud_v,self", "am")):
+            add(f"UCX, {transports.split(',', maxsplit=1)[0]}, {kind}", ucx(transports, kind))
+    return specs
