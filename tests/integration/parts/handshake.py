@@ -12,7 +12,7 @@ from parts.rdmacm import STAGE_PATHS, await_listener, nothing_is_left
 
 ADDRESS = "127.0.0.1"
 EVENT = re.compile(r"^event RDMA_CM_EVENT_(\S+) (-?\d+)$|^failed (\S+) (\d+)$", re.MULTILINE)
-BURST = 24
+BURST = 6
 UCX_MESSAGES = 2
 # Longer than a packet and than what goes inline; the server prints what came.
 UCX_BYTES = 20_000
@@ -132,7 +132,8 @@ def asked_after_the_kill(case):
 
 
 def burst(case):
-    """All at once at a backlog of one: who finds no place asks again, and in the end is connected."""
+    """All at once at a backlog of one: who finds no place asks again, until it is connected or, as
+    with a kernel, has asked 16 times."""
     ends = Ends(case)
     passive = ends.spawn("passive", "-", None, str(BURST))
     clients = [ends.spawn("active", "resolved", f"client{i}") for i in range(BURST)]
@@ -141,17 +142,26 @@ def burst(case):
     for client in clients:
         ends.go_on(client)
     # They don't leave by themselves: the connections are there together.
-    wait_for(lambda: all("ESTABLISHED 0" in history(client) for client in clients), 60,
-             "all are connected")
+    wait_for(lambda: all(history(client) in (["ESTABLISHED 0"], ["UNREACHABLE -110"])
+                         for client in clients), 100, "each is connected or told why not")
+    connected = sum("ESTABLISHED 0" in history(client) for client in clients)
+    check(connected > 1, f"{connected} of {BURST} are connected")
     retries = ends.instance.status()["cm"]["mad_retries"]
     for client in clients:
         client.kill()
-    passive.expect_exit(20)
+    wait_for(lambda: history(passive).count("DISCONNECTED 0") == connected, 20,
+             "the server is told of each end")
+    if connected == BURST:
+        passive.expect_exit(20)
+    else:
+        passive.kill()
+        passive.wait(5)
     told = history(passive)
     for name in ("CONNECT_REQUEST 0", "ESTABLISHED 0", "DISCONNECTED 0"):
-        check(told.count(name) == BURST, f"{name}: {told.count(name)} of {BURST}\n{passive.tail()}")
-    check(len(told) == 3 * BURST, f"told of more: {told}")
-    case.note(f"{BURST} connections; requests sent again: {retries}")
+        check(told.count(name) == connected,
+              f"{name}: {told.count(name)} of {connected}\n{passive.tail()}")
+    check(len(told) == 3 * connected, f"told of more: {told}")
+    case.note(f"{connected} of {BURST} connected; requests sent again: {retries}")
     ends.expect_nothing_left()
 
 
