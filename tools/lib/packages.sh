@@ -87,14 +87,20 @@ install_missing() {
   fi
 }
 
-# rdma-core's pyverbs suite is shipped as documentation, which slim images leave out: puts it back.
-ensure_pyverbs_suite() {
-  local suite=/usr/share/doc/rdma-core/tests
+# What is shipped as documentation, which slim images leave out: puts it back.
+#   ensure_documentation PACKAGE DIRECTORY FILE
+ensure_documentation() {
   # dpkg makes the excluded directory, empty: a file tells.
-  [ -e "$suite/__init__.py" ] && return 0
-  echo "== Installing $suite, which this image's dpkg configuration left out" >&2
-  as_root apt-get -q -y -o DPkg::Lock::Timeout=300 -o Dpkg::Options::="--path-include=$suite/*" \
-    install --reinstall --no-install-recommends python3-pyverbs >&2 && [ -e "$suite/__init__.py" ] && return 0
-  echo "The pyverbs suite ($suite) is missing and could not be installed." >&2
+  [ -e "$2/$3" ] && return 0
+  echo "== Installing $2, which this image's dpkg configuration left out" >&2
+  as_root apt-get -q -y -o DPkg::Lock::Timeout=300 -o Dpkg::Options::="--path-include=$2/*" \
+    install --reinstall --no-install-recommends "$1" >&2 && [ -e "$2/$3" ] && return 0
+  echo "$2 of the package $1 is missing and could not be installed." >&2
   return 1
+}
+
+# rdma-core's pyverbs suite, and UCX's example of a client that connects by an address.
+ensure_test_documentation() {
+  ensure_documentation python3-pyverbs /usr/share/doc/rdma-core/tests __init__.py &&
+    ensure_documentation libucx-dev /usr/share/doc/libucx-dev/examples ucp_client_server.c
 }
