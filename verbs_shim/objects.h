@@ -15,6 +15,7 @@
 #include "core/base/types.h"
 #include "core/client/payload.h"
 #include "core/client/session.h"
+#include "core/client/sync.h"
 #include "core/ring/completion_queue.h"
 #include "core/ring/work_queue.h"
 #include "core/shm/attach.h"
@@ -22,9 +23,12 @@
 #include "core/shm/layout.h"
 #include "verbs_shim/abi.h"
 #include "verbs_shim/object_table.h"
-#include "verbs_shim/sync.h"
 
 namespace verbena::verbs {
+
+using client::MutexGuard;
+using client::SpinGuard;
+using client::SpinLock;
 
 struct Device {
   VerbsDevice base;  // must be first

@@ -8,7 +8,7 @@
 
 #include <atomic>
 
-namespace verbena::verbs {
+namespace verbena::client {
 
 // Like the spinlocks of libibverbs' providers, but gives up the CPU when the holder was preempted,
 // and built on nothing that glibc versions (pthread_spin_lock is GLIBC_2.34 on newer systems).
@@ -90,4 +90,4 @@ class MutexGuard {
   pthread_mutex_t& mutex_;
 };
 
-}  // namespace verbena::verbs
+}  // namespace verbena::client

@@ -1,11 +1,11 @@
-#include "verbs_shim/sync.h"
+#include "core/client/sync.h"
 
 #include <gtest/gtest.h>
 
 #include <thread>
 #include <vector>
 
-namespace verbena::verbs {
+namespace verbena::client {
 namespace {
 
 TEST(SpinLock, OneHolderAtATime) {
@@ -67,4 +67,4 @@ TEST(SpinLockDeathTest, BrokenPromiseIsToldInDebugBuilds) {
 }
 
 }  // namespace
-}  // namespace verbena::verbs
+}  // namespace verbena::client
