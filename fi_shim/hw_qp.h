@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/base/types.h"
 #include "core/ring/work_queue.h"
 #include "fi_shim/hw_cq.h"
 #include "fi_shim/objects.h"
