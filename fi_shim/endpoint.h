@@ -92,8 +92,11 @@ struct EndpointKind {
   // Of a completion of the NIC whose wr_id is `operation`. No lock is held.
   void (*on_send)(Endpoint*, Operation*, const shm::Cqe&);
   void (*on_receive)(Endpoint*, Operation*, const shm::Cqe&);
-  // Advances what needs a program's calls (connecting); from Progress of its CQs.
+  // Advances what needs a program's calls (connecting); from Progress of its CQs. May be nullptr.
   void (*progress)(Endpoint*);
+  // Once, from Progress, when the daemon is gone and the CQ's ring is empty: what is outstanding is
+  // to be told as failed. No lock is held.
+  void (*on_death)(Endpoint*);
 };
 
 // post.cc. Fills the next entry of a send queue from a request, of a pool's operation; the lock of
@@ -103,7 +106,15 @@ int FillSendWqe(Endpoint* ep, HwQp* qp, const SendRequest& request, Operation* o
 extern fi_ops_msg message_ops;
 extern fi_ops_rma rma_ops;
 
-// endpoint.cc
+// What domain.cc and fabric.cc make endpoints by (their fi_ops), for each kind one.
+int OpenMsgEndpoint(Domain* domain, fi_info* info, fid_ep** ep, void* context);
+int OpenDgramEndpoint(Domain* domain, fi_info* info, fid_ep** ep, void* context);
+int OpenRdmEndpoint(Domain* domain, fi_info* info, fid_ep** ep, void* context);
+int OpenSharedReceives(Domain* domain, fi_rx_attr* attr, fid_ep** ep, void* context);
+int OpenPassiveEndpoint(Fabric* fabric, fi_info* info, fid_pep** pep, void* context);
+
+// endpoint.cc. Progress calls it for each CQE, under no lock but that of the HwCq.
+void OnCompletion(HwCq* hw, const shm::Cqe& cqe);
 int OpenEndpoint(Domain* domain, const fi_info* info, const EndpointKind* kind, Endpoint* made,
                  void* context);
 // What became of an operation, to CQ and counters, and the operation to its pool.

@@ -28,6 +28,14 @@ void CloseHwCq(HwCq* hw);
 // Room for `entries` more (a queue that completes here is made), or less (negative).
 // -FI_ENOMEM: more than a CQ of the NIC can have.
 int Reserve(HwCq* hw, int64_t entries);
+// Endpoints whose queues complete here: Progress calls `progress` of those that have one, and
+// `on_death` of each when the daemon is gone. -FI_ENOMEM.
+int Join(HwCq* hw, Endpoint* ep);
+void Leave(HwCq* hw, Endpoint* ep);
+// A counter whose value, before it is read or waited for, needs what completes in `hw`. Each may be
+// asked for several times, and is then to be undone as often. -FI_ENOMEM.
+int Watch(Cntr* cntr, HwCq* hw);
+void Unwatch(Cntr* cntr, HwCq* hw);
 // The next completion raises an event in channel_fd. Then look once more before waiting.
 void Arm(HwCq* hw);
 // Takes the events that channel_fd holds.

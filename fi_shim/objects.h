@@ -46,6 +46,7 @@ struct Av;
 struct Mr;
 struct Endpoint;
 struct HwCq;
+struct ReceiveContext;
 
 struct Fabric {
   fid_fabric fid;
@@ -97,13 +98,19 @@ int Execute(Domain* domain, shm::CommandOp op, const Request& request, Reply* re
 // Of a fixed pool per direction: tx_attr.size, rx_attr.size, so that -FI_EAGAIN comes at those.
 struct Operation {
   Endpoint* endpoint = nullptr;
-  Operation* next = nullptr;  // free list
+  ReceiveContext* receives = nullptr;  // of a receive; `endpoint` is null if it is a shared one's
+  Operation* next = nullptr;           // free list
   void* context = nullptr;
   uint64_t flags = 0;  // of the completion: FI_SEND, FI_RECV, FI_MSG, FI_RMA, FI_READ, FI_WRITE …
   void* buf = nullptr;
   size_t len = 0;
   uint64_t data = 0;
   fi_addr_t peer = FI_ADDR_NOTAVAIL;
+  uint64_t sequence = 0;         // of its pool, in the order of posting
+  uint16_t parts = 0;            // WQEs not completed yet: an RMA of several targets has several
+  uint8_t failed_status = 0;     // WcStatus of the first part that failed
+  uint32_t failed_vendor = 0;    // VendorErr of it
+  bool is_taken = false;         // of its pool
   bool wants_completion = true;  // in the CQ; counters count in any case
   bool is_inject = false;        // neither succeeds visibly nor has a context
 };
