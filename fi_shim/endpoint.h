@@ -32,6 +32,8 @@ class OperationPool {
 // Where receives wait: an endpoint's own, or a shared receive context (fi_srx_context).
 struct ReceiveContext {
   Domain* domain = nullptr;
+  shm::Handle pd = 0;  // the endpoint's; of a shared one the domain's; and so the key
+  uint32_t whole_process_lkey = 0;
   Lock lock;
   HwSrq srq;
   OperationPool operations;
@@ -45,8 +47,14 @@ struct Endpoint {
   fid_ep fid;
   const EndpointKind* kind = nullptr;
   Domain* domain = nullptr;
-  Lock lock;                // of the send side
-  fi_info* info = nullptr;  // own copy, as granted
+  // Whom its queues belong to. Usually the domain's, and the domain's lkey; an own one where
+  // regions are of endpoints (FI_MR_ENDPOINT) or its auth_key is not the domain's (protection.h).
+  shm::Handle pd = 0;
+  uint32_t whole_process_lkey = 0;
+  shm::Handle own_whole_process_mr = 0;  // of an own PD
+  Protection* protection = nullptr;      // of its auth_key, or none
+  Lock lock;                             // of the send side
+  fi_info* info = nullptr;               // own copy, as granted
   Cq* tx_cq = nullptr;
   Cq* rx_cq = nullptr;
   bool tx_selective = false, rx_selective = false;  // FI_SELECTIVE_COMPLETION

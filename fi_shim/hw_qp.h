@@ -27,6 +27,7 @@ struct QpSpec {
   Service service;  // core/base/types.h: kRc, kUd
   HwCq* send_cq = nullptr;
   HwCq* recv_cq = nullptr;
+  shm::Handle pd = 0;
   shm::Handle srq = 0;
   uint32_t max_send_wr = 0, max_send_sge = 0, max_inline_bytes = 0;
 };
@@ -42,7 +43,7 @@ struct HwSrq {
   uint32_t max_sge = 0;
   uint32_t entries = 0;
 };
-int CreateHwSrq(Domain* domain, uint32_t max_wr, uint32_t max_sge, HwSrq* out);
+int CreateHwSrq(Domain* domain, shm::Handle pd, uint32_t max_wr, uint32_t max_sge, HwSrq* out);
 void DestroyHwSrq(HwSrq* srq);
 
 }  // namespace verbena::fi

@@ -4,7 +4,7 @@
 //   fabric, domain                fabric.cc, domain.cc: a session with one NIC, its PD
 //   EQ, CQ, counter, wait, poll   eq.cc, cq.cc, cntr.cc, wait.cc, poll.cc
 //   AV                            av.cc
-//   MR                            mr.cc
+//   MR, PDs                       mr.cc, protection.h
 //   endpoints                     endpoint.cc (what all have), msg.cc and cm.cc, dgram.cc, rdm.cc
 //   posting                       post.cc: messages and RMA, of all kinds of endpoints
 //   the NIC's queues              hw_cq.h, hw_qp.h over core/ring
@@ -46,6 +46,9 @@ struct Av;
 struct Mr;
 struct Endpoint;
 struct HwCq;
+struct Lane;
+struct Protection;
+struct RawKey;
 struct ReceiveContext;
 
 struct Fabric {
@@ -68,7 +71,7 @@ struct Domain {
   std::atomic<uint32_t> users{0};
   uint32_t api_version = 0;
   client::Session* session = nullptr;
-  shm::Handle pd = 0;  // of its own key space (own keys), unless keys are the NIC's
+  shm::Handle pd = 0;  // of its own key space; with FI_MR_PROV_KEY mr.cc draws the keys
   uint32_t nic = 0;
   // As granted (fi_domain_attr); what of it is decided once and asked often.
   fi_threading threading = FI_THREAD_SAFE;
@@ -82,8 +85,13 @@ struct Domain {
   size_t auth_key_size = 0;
   Eq* eq = nullptr;  // fi_domain_bind
   bool reports_mr_by_eq = false;
+  shm::Handle whole_process_mr = 0;
   uint32_t whole_process_lkey =
-      0;  // of all our memory, where the program registers none (no FI_MR_LOCAL)
+      0;  // of all our memory: the program registers none (no FI_MR_LOCAL)
+  // For other authorization keys than the domain's (protection.h), and raw keys (mr.cc).
+  pthread_mutex_t keys_mutex = PTHREAD_MUTEX_INITIALIZER;
+  Protection* protections = nullptr;
+  RawKey* raw_keys = nullptr;
 };
 
 // Runs a command of the domain's session: 0 or a negative FI errno.
@@ -99,6 +107,7 @@ int Execute(Domain* domain, shm::CommandOp op, const Request& request, Reply* re
 struct Operation {
   Endpoint* endpoint = nullptr;
   ReceiveContext* receives = nullptr;  // of a receive; `endpoint` is null if it is a shared one's
+  Lane* lane = nullptr;                // of a RDM endpoint's send: the one it was posted to
   Operation* next = nullptr;           // free list
   void* context = nullptr;
   uint64_t flags = 0;  // of the completion: FI_SEND, FI_RECV, FI_MSG, FI_RMA, FI_READ, FI_WRITE …
@@ -183,6 +192,9 @@ struct Av {
   fid_av fid;
   Domain* domain = nullptr;
   std::atomic<uint32_t> users{0};
+  // Raised by each removal: who remembers what an fi_addr_t stands for asks anew. Numbers are
+  // small: an index for both types of AV.
+  std::atomic<uint32_t> removals{0};
   struct State;
   State* state = nullptr;  // av.cc
 };
@@ -198,8 +210,14 @@ struct Mr {
   State* state = nullptr;  // mr.cc
 };
 
-// The lkey for a buffer of the program: of `desc` where FI_MR_LOCAL is on, else the domain's.
-// -FI_EINVAL: no desc, or one of another domain.
-int LocalKey(Domain* domain, const void* desc, uint32_t* lkey);
+// The lkey for a buffer of the program: of `desc` where FI_MR_LOCAL is on, else
+// `whole_process_lkey` (of the endpoint or receive context that posts). -FI_EINVAL: no desc, or one
+// of another domain.
+int LocalKey(const Domain* domain, uint32_t whole_process_lkey, const void* desc, uint32_t* lkey);
+
+// mr.cc, of the domain: fid_domain.mr, and its fi_control for raw keys (FI_MAP_RAW_MR,
+// FI_UNMAP_KEY).
+extern fi_ops_mr mr_ops;
+int ControlRawKeys(Domain* domain, int command, void* arg);
 
 }  // namespace verbena::fi
