@@ -283,8 +283,10 @@ std::string DaemonPath() {
   } else {
     std::string own = OwnPath();
     std::string folder = own.substr(0, own.rfind('/') + 1);
-    if (!folder.empty()) found = Resolve(folder + "../bin/verbenad");
-    if (!folder.empty() && found.empty()) found = Resolve(folder + "verbenad");
+    // The last: from lib/libfabric, where the provider is.
+    for (const char* place : {"../bin/verbenad", "verbenad", "../../bin/verbenad"}) {
+      if (!folder.empty() && found.empty()) found = Resolve(folder + place);
+    }
   }
   if (found.empty()) errno = ENOENT;
   return found;

@@ -30,7 +30,7 @@ struct StartOptions {
 };
 
 // Path of the verbenad to start: VERBENA_DAEMON, else beside this library or program
-// (../bin/verbenad, ./verbenad). Empty if there is none, errno = ENOENT.
+// (../bin/verbenad, ./verbenad, ../../bin/verbenad). Empty if there is none, errno = ENOENT.
 std::string DaemonPath();
 
 // Connects to the instance's socket. The fd, or -1 with errno (ENOENT/ECONNREFUSED: none runs).

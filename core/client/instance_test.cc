@@ -468,6 +468,9 @@ TEST_F(InstanceTest, DaemonIsFoundBesideTheCode) {
   fs::permissions(base / "bin/verbenad", fs::perms::owner_all);
   EXPECT_EQ(DaemonPathOf(base / "lib/program"), (base / "bin/verbenad").string());
   EXPECT_EQ(DaemonPathOf(base / "bin/program"), (base / "bin/verbenad").string());
+  fs::create_directory(base / "lib/plugins");
+  fs::copy_file(OwnProgram(), base / "lib/plugins/program");
+  EXPECT_EQ(DaemonPathOf(base / "lib/plugins/program"), (base / "bin/verbenad").string());
   fs::rename(base / "bin/verbenad", base / "other/verbenad");
   EXPECT_EQ(DaemonPathOf(base / "other/program"), (base / "other/verbenad").string());
   EXPECT_EQ(DaemonPathOf(base / "lib/program"), "");

@@ -111,12 +111,16 @@ int Environment(const Arguments& arguments) {
   std::string error;
   if (!LibraryDirectory(&libraries, &error)) return Fail(error);
   ProgramEnvironment environment;
-  const EnvironmentWish wish = {libraries, "", !arguments.no_paths, arguments.system_librdmacm};
+  const EnvironmentWish wish = {libraries, "", !arguments.no_paths, arguments.system_librdmacm,
+                                ::getenv("FI_PROVIDER_PATH")};
   if (!MakeEnvironment(wish, ::getenv("LD_LIBRARY_PATH"), ::getenv("LD_PRELOAD"), &environment,
                        &error)) {
     return Fail(error);
   }
   std::printf("export LD_LIBRARY_PATH=%s\n", Quote(environment.library_path).c_str());
+  if (!environment.fi_providers.empty()) {
+    std::printf("export FI_PROVIDER_PATH=%s\n", Quote(environment.fi_providers).c_str());
+  }
   if (!environment.preload.empty()) {
     std::printf("export LD_PRELOAD=%s\n", Quote(environment.preload).c_str());
     const std::string asan_options = AllowPreload(::getenv("ASAN_OPTIONS"));

@@ -27,6 +27,10 @@ constexpr char kPrivatePrefix[] = "private-";
 constexpr time_t kStaleAfterS = 60;
 constexpr size_t kLogTailLines = 5;
 
+// Where distributions have libfabric look while FI_PROVIDER_PATH is not set.
+constexpr const char* kSystemProviders[] = {"/usr/lib/x86_64-linux-gnu/libfabric",
+                                            "/usr/lib64/libfabric", "/usr/lib/libfabric"};
+
 std::string DirectoryOfSelf() {
   char path[PATH_MAX];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
@@ -119,6 +123,24 @@ bool LibraryDirectory(std::string* directory, std::string* error) {
   return true;
 }
 
+std::string ProviderPath(const std::string& libraries, const char* chosen) {
+  const std::string ours = libraries + "/libfabric";
+  if (::access((ours + "/libverbena-fi.so").c_str(), R_OK) != 0) return "";
+  const std::string old = chosen == nullptr ? "" : chosen;
+  if (old.empty()) {
+    std::string path = ours;
+    for (const char* theirs : kSystemProviders) {
+      if (::access(theirs, X_OK) == 0) path += std::string(":") + theirs;
+    }
+    return path;
+  }
+  // A leading @ is a mark, not part of the first directory.
+  const bool is_there =
+      (":" + (old[0] == '@' ? old.substr(1) : old) + ":").find(":" + ours + ":") !=
+      std::string::npos;
+  return is_there ? old : old + ":" + ours;
+}
+
 bool MakeEnvironment(const EnvironmentWish& wish, const char* library_path, const char* preload,
                      ProgramEnvironment* out, std::string* error) {
   const std::string paths = wish.libraries + "/libverbena-paths.so";
@@ -127,7 +149,8 @@ bool MakeEnvironment(const EnvironmentWish& wish, const char* library_path, cons
   const std::string without = wish.libraries + "/system-rdmacm";
   const std::string old_path = library_path == nullptr ? "" : library_path;
   const std::string old_preload = preload == nullptr ? "" : preload;
-  *out = {PrependPath(wish.libraries, old_path), ""};
+  *out = {PrependPath(wish.libraries, old_path), "",
+          ProviderPath(wish.libraries, wish.provider_path)};
   std::string list = old_preload;
   if (wish.system_librdmacm) {
     if (!MayBePreloaded(rdma_cm) || ::access((without + "/libibverbs.so.1").c_str(), R_OK) != 0) {

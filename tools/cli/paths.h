@@ -12,6 +12,7 @@ bool LibraryDirectory(std::string* directory, std::string* error);
 struct ProgramEnvironment {
   std::string library_path;  // LD_LIBRARY_PATH
   std::string preload;       // LD_PRELOAD; empty: as it is
+  std::string fi_providers;  // FI_PROVIDER_PATH; empty: as it is
 };
 
 // Of which `libraries` is the directory (LibraryDirectory).
@@ -20,7 +21,12 @@ struct EnvironmentWish {
   std::string program;            // one that can't be preloaded anything gets nothing; empty: any
   bool shows_paths = true;        // it finds the NICs in /sys and /dev, too
   bool system_librdmacm = false;  // not ours: the system's own, with /dev/infiniband/rdma_cm
+  const char* provider_path = nullptr;  // FI_PROVIDER_PATH as it is; may be null
 };
+
+// FI_PROVIDER_PATH with ours behind `chosen`, what the user has set (may be null). libfabric looks
+// in no other directories than these: where nothing was set, the distribution's own follow.
+std::string ProviderPath(const std::string& libraries, const char* chosen);
 
 // `library_path` and `preload` are what there is already (may be null). False with `error`: what
 // was wished for explicitly is not there.

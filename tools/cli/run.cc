@@ -137,12 +137,15 @@ int RunProgram(const Arguments& arguments) {
   child.argv = arguments.program;
   ProgramEnvironment environment;
   const EnvironmentWish wish = {libraries, child.path, !arguments.no_paths,
-                                arguments.system_librdmacm};
+                                arguments.system_librdmacm, ::getenv("FI_PROVIDER_PATH")};
   if (!MakeEnvironment(wish, ::getenv("LD_LIBRARY_PATH"), ::getenv("LD_PRELOAD"), &environment,
                        &error)) {
     return Fail(error, kExitRunFailed);
   }
   child.environment.emplace_back("LD_LIBRARY_PATH", environment.library_path);
+  if (!environment.fi_providers.empty()) {
+    child.environment.emplace_back("FI_PROVIDER_PATH", environment.fi_providers);
+  }
   if (!environment.preload.empty()) {
     child.environment.emplace_back("LD_PRELOAD", environment.preload);
     child.environment.emplace_back("ASAN_OPTIONS", AllowPreload(::getenv("ASAN_OPTIONS")));
