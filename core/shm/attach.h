@@ -126,6 +126,7 @@ enum class VendorErr : uint32_t {
   kMemoryFault = 0x121,   // the MR is valid, the page below it is gone
   kMessageTooLong = 0x131,
   kReceiveTooShort = 0x132,
+  kTruncated = 0x135,  // by a receive that cuts off (rdm.h); the message is acknowledged
   kBadOpcode = 0x133,
   kBadAh = 0x134,
   kRetryExceeded = 0x141,

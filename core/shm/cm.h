@@ -55,6 +55,10 @@ enum class CmOp : uint32_t {
   kJoinMcast = 20,   // join -> handle of the membership, then event MULTICAST_JOIN or _ERROR
   kLeaveMcast = 21,  // handle: membership -> number: events of it that were taken
   kWriteEvent = 22,  // user -> that event, in the identifier's channel behind those that wait
+  // place. An identifier of kPortSpaceRdm, bound and not listening: the daemon accepts lanes to
+  // the place by itself, from now until the identifier goes (rdm.h). No events come of it. Errors
+  // as kListen's.
+  kServePlace = 23,
 };
 
 // sockaddr_in or sockaddr_in6, without what nobody needs. family 0: none.
@@ -70,6 +74,13 @@ static_assert(sizeof(CmAddress) == 28);
 // Of enum rdma_cm_event_type since v60: written by the program, and by its library to itself.
 inline constexpr uint32_t kCmEventUser = 18;
 inline constexpr uint32_t kCmEventInternal = 19;
+
+// Of RDM endpoints (rdm.h), beside enum rdma_port_space: IP CM's prefix 01 and an IP protocol
+// number that RFC 3692 leaves to experiments. Addresses and ports in it may be shared by
+// identifiers of one session, and by no others.
+inline constexpr uint16_t kPortSpaceRdm = 0x01fd;
+inline constexpr uint32_t kCmTokenBytes = 16;
+inline constexpr uint32_t kCmAuthKeyBytesMax = 32;
 
 inline constexpr uint32_t kCmPrivateDataMax = 256;
 inline constexpr uint32_t kCmOptionMax = 256;  // holds three of struct ibv_path_data
@@ -140,6 +151,11 @@ struct CmRequest {
       int32_t status;
       uint64_t arg;
     } user;
+    struct {
+      uint8_t token[kCmTokenBytes];  // of the place
+      uint8_t auth_key_bytes;        // at most kCmAuthKeyBytesMax; lanes must bring the same key
+      uint8_t auth_key[kCmAuthKeyBytesMax];
+    } place;
   };
 };
 

@@ -13,6 +13,9 @@ const char* CommandOpName(CommandOp op) {
       "ALLOC_MW",    "DEALLOC_MW",
       "REREG_MR",    "ALLOC_NULL_MR", "ALLOC_DM",      "FREE_DM",         "REG_DM_MR",
       "IMPORT_PD",   "IMPORT_MR",    "IMPORT_DM",     "OPEN_ASSIST",
+      "ALLOC_OWN_KEY_PD", "ENABLE_MR", "CREATE_COUNTER", "DESTROY_COUNTER", "BIND_MR_COUNTER",
+      "BIND_QP_COUNTER", "CANCEL_RECV", "CREATE_PLACE", "DESTROY_PLACE",   "NAME_SOURCE",
+      "QUERY_SOURCE",
   };
   static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<size_t>(CommandOp::kCount));
   auto i = static_cast<size_t>(op);

@@ -61,6 +61,18 @@ enum class CommandOp : uint32_t {
   kImportMr,
   kImportDm,
   kOpenAssist,
+  // Of libfabric's endpoints: rdm.h.
+  kAllocOwnKeyPd,
+  kEnableMr,
+  kCreateCounter,
+  kDestroyCounter,
+  kBindMrCounter,
+  kBindQpCounter,
+  kCancelRecv,
+  kCreatePlace,
+  kDestroyPlace,
+  kNameSource,
+  kQuerySource,
   kCount,
 };
 const char* CommandOpName(CommandOp op);
@@ -199,6 +211,10 @@ inline constexpr uint32_t kMappedPiecesMax = 16;
 inline constexpr uint32_t kRegMrMapped = 1u << 0;
 // The NIC reaches it through the helper, be there another way or not.
 inline constexpr uint32_t kRegMrAssisted = 1u << 1;
+// These are explained in rdm.h.
+inline constexpr uint32_t kRegMrOwnKey = 1u << 2;
+inline constexpr uint32_t kRegMrWholeProcess = 1u << 3;
+inline constexpr uint32_t kRegMrDisabled = 1u << 4;
 
 struct RegMrRequest {
   Handle pd;
@@ -206,10 +222,12 @@ struct RegMrRequest {
   uint64_t addr;  // in the calling process
   uint64_t length;
   uint64_t iova;   // address by which work requests name the first byte
-  uint32_t flags;  // kRegMrMapped, kRegMrAssisted
+  uint32_t flags;  // kRegMr…
   uint32_t piece_count;
   uint64_t payload;                      // file of the pieces
   MappedPiece pieces[kMappedPiecesMax];  // ascending, apart, within the range
+  uint32_t own_key = 0;                  // kRegMrOwnKey
+  uint32_t reserved = 0;
 };
 struct RegMrReply {
   Handle mr;
@@ -310,11 +328,15 @@ struct OpenAssistRequest {
   uint32_t reserved;
 };
 
+inline constexpr uint32_t kSrqMarked = 1u << 0;     // its receives have marks: rdm.h
+inline constexpr uint32_t kSrqTruncates = 1u << 1;  // what is too long for a receive is cut: rdm.h
 struct CreateSrqRequest {
   Handle pd;
   uint32_t max_wr, max_sge, srq_limit;
   uint64_t cookie;
   EntryAddress memory;
+  uint32_t flags = 0;  // kSrq…
+  uint32_t reserved = 0;
 };
 struct CreateSrqReply {
   Handle srq;

@@ -12,7 +12,7 @@
 namespace verbena::shm {
 
 // Raised with every incompatible change of anything in core/shm. Client and daemon must agree.
-inline constexpr uint32_t kAbiVersion = 5;
+inline constexpr uint32_t kAbiVersion = 6;
 inline constexpr uint64_t kAbiMagic = 0x0061'6e65'6272'6576;  // "verbena\0"
 
 inline constexpr uint32_t kCacheLineBytes = 64;
@@ -149,6 +149,8 @@ enum class WcOpcode : uint8_t {
 inline constexpr uint16_t kWcGrh = 1u << 0;
 inline constexpr uint16_t kWcWithImm = 1u << 1;
 inline constexpr uint16_t kWcWithInv = 1u << 3;
+// The NIC's own, in completions of marked receives (rdm.h): no more messages come into this one.
+inline constexpr uint16_t kWcRecvReleased = 1u << 15;
 
 struct Cqe {
   uint64_t wr_id;
@@ -165,7 +167,7 @@ struct Cqe {
   uint8_t opcode;  // WcOpcode
   uint8_t sl;
   uint8_t is_send;  // 1: of the send queue, 0: of a receive queue (flushes have no opcode)
-  uint32_t reserved0;
+  uint32_t recv_offset_bytes;  // of a marked receive (rdm.h): where in it the message begins
   uint32_t reserved1;
   uint32_t reserved2;
   std::atomic<uint32_t> valid;  // [nic] index + 1 of this entry, written last with release

@@ -12,11 +12,12 @@
 #include "core/shm/attach.h"
 #include "core/shm/cm.h"
 #include "core/shm/command.h"
+#include "core/shm/rdm.h"
 
 namespace verbena::shm {
 namespace {
 
-static_assert(kAbiVersion == 5, "the offsets below belong to this version");
+static_assert(kAbiVersion == 6, "the offsets below belong to this version");
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -31,6 +32,11 @@ static_assert(std::is_trivially_copyable_v<ListReply> && std::is_trivially_copya
 
 static_assert(std::is_trivially_copyable_v<CmRequest> && std::is_trivially_copyable_v<CmReply>);
 static_assert(sizeof(CmRequest) == 304 && sizeof(CmReply) == 360 && sizeof(CmWelcome) == 16);
+
+static_assert(kIsPlain<RecvMark> && kIsPlain<RdmCounter>);
+static_assert(sizeof(CreatePlaceRequest) == 48 && sizeof(QuerySourceReply) == 32);
+static_assert(sizeof(RdmRequestData) == 36 && sizeof(RdmRejectData) == 4);
+static_assert(sizeof(RegMrRequest) == 440 && sizeof(CreateSrqRequest) == 40);
 
 static_assert(offsetof(SendWqe, wr_id) == 0 && offsetof(SendWqe, opcode) == 8);
 static_assert(offsetof(SendWqe, imm_or_rkey) == 12 && offsetof(SendWqe, remote_addr) == 16);

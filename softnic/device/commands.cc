@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/shm/rdm.h"
 #include "softnic/device/device_core.h"
 
 namespace verbena::softnic {
@@ -55,6 +56,17 @@ const DeviceCore::CommandRow& DeviceCore::RowOf(CommandOp op) {
       {&D::ImportMr, sizeof(shm::ImportMrRequest)},
       {&D::ImportDm, kHandle},
       {&D::OpenAssist, sizeof(shm::OpenAssistRequest)},
+      {&D::NotOffered, 0},
+      {&D::NotOffered, kHandle},
+      {&D::NotOffered, 0},
+      {&D::NotOffered, kHandle},
+      {&D::NotOffered, sizeof(shm::BindMrCounterRequest)},
+      {&D::NotOffered, sizeof(shm::BindQpCounterRequest)},
+      {&D::NotOffered, sizeof(shm::CancelRecvRequest)},
+      {&D::NotOffered, sizeof(shm::CreatePlaceRequest)},
+      {&D::NotOffered, kHandle},
+      {&D::NotOffered, sizeof(shm::NameSourceRequest)},
+      {&D::NotOffered, sizeof(shm::QuerySourceRequest)},
   };
   static_assert(std::size(kRows) == static_cast<size_t>(CommandOp::kCount));
   return kRows[static_cast<size_t>(op)];
@@ -163,6 +175,8 @@ void DeviceCore::RecordCommandEnd(uint64_t number, int error) {
 }
 
 int DeviceCore::Nop(Command& command) { return 0; }
+
+int DeviceCore::NotOffered(Command& command) { return EOPNOTSUPP; }
 
 int DeviceCore::QueryDevice(Command& command) {
   shm::QueryDeviceReply reply;

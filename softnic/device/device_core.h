@@ -147,6 +147,7 @@ class DeviceCore {
   };
   static const CommandRow& RowOf(shm::CommandOp op);
   int Nop(Command& command);
+  int NotOffered(Command& command);
   int QueryDevice(Command& command);
   int QueryPort(Command& command);
   int QueryGidTable(Command& command);
@@ -243,8 +244,8 @@ class DeviceCore {
     bool is_solicited = false;
     uint32_t count = 0;
     QpRef qp;
-    SessionId session = 0;    // of an SRQ or a CQ
-    shm::Handle object = 0;   // which
+    SessionId session = 0;   // of an SRQ or a CQ
+    shm::Handle object = 0;  // which
     uint64_t stream = 0;
   };
   // The memory of a queue that nobody has used.
@@ -311,8 +312,8 @@ class DeviceCore {
     transport::Opcode opcode = transport::Opcode::kSendOnly;
     Psn psn;
     uint64_t use = kNoUse;
-    TxPacket* packet = nullptr;    // the payload goes into it and next_of_pdu, and to no QP
-    bool is_counted_read = false;  // in sender's reads_in_flight
+    TxPacket* packet = nullptr;     // the payload goes into it and next_of_pdu, and to no QP
+    bool is_counted_read = false;   // in sender's reads_in_flight
     uint64_t entry_move = kNoMove;  // moves entries of a queue, and nothing else
   };
   // Whose PDU it is: a QP of this instance, or nobody's here (it came from a network).
@@ -546,7 +547,7 @@ class DeviceCore {
   bool may_be_streaming_ = false;
   bool is_streaming_ = false;
   bool awaits_peer_room_ = false;  // some QP of peer_waiters_ began to since the NIC slept last
-  std::vector<QpRef> stalled_;  // their port had no room
+  std::vector<QpRef> stalled_;     // their port had no room
   struct HeldAck {
     Instant due() const { return (waits_from.IsNever() ? made : waits_from) + AckHold::kWait; }
 
