@@ -18,28 +18,58 @@ class OperationPool {
   ~OperationPool();
   OperationPool(const OperationPool&) = delete;
   OperationPool& operator=(const OperationPool&) = delete;
-  int Init(Endpoint* endpoint, size_t count);  // -FI_ENOMEM
-  Operation* Take();                           // nullptr: none
+  // Of an endpoint, or of what receives (of one endpoint, or shared). -FI_ENOMEM.
+  int Init(Endpoint* endpoint, ReceiveContext* receives, size_t count);
+  Operation* Take();  // nullptr: none
   void Give(Operation* operation);
   size_t taken() const { return taken_; }
+  size_t size() const { return count_; }
+  // Of those taken the one posted first; that of a context (of several the first). nullptr: none.
+  Operation* Oldest() const;
+  Operation* Find(const void* context) const;
+  size_t IndexOf(const Operation& operation) const {
+    return static_cast<size_t>(&operation - all_);
+  }
 
  private:
   Operation* all_ = nullptr;
   Operation* free_ = nullptr;
+  size_t count_ = 0;
   size_t taken_ = 0;
+  uint64_t sequence_ = 0;
 };
 
 // Where receives wait: an endpoint's own, or a shared receive context (fi_srx_context).
 struct ReceiveContext {
+  fid_ep fid;  // of a shared one
   Domain* domain = nullptr;
   shm::Handle pd = 0;  // the endpoint's; of a shared one the domain's; and so the key
   uint32_t whole_process_lkey = 0;
+  std::atomic<uint32_t> users{0};  // endpoints bound
   Lock lock;
   HwSrq srq;
   OperationPool operations;
   uint64_t op_flags = 0;
   uint32_t iov_limit = 1;
+  size_t min_multi_recv_bytes = 0;
+  bool is_shared = false;
+  // Of a DGRAM endpoint: where each operation's GRH goes, by its index in the pool; else nullptr.
+  uint8_t* grhs = nullptr;
+  uint32_t grh_lkey = 0;
+  shm::Handle grh_mr = 0;
+  size_t grh_bytes = 0;
+  uint8_t* GrhOf(const Operation& operation) const;
+  // The number by which the NIC knows a source (shm::RecvMark); nullptr: all receives are anyone's.
+  int (*source_of)(ReceiveContext*, fi_addr_t, uint32_t*) = nullptr;
+  void* source_context = nullptr;
+  // Of a shared one, whose completions name the QP: the endpoints, by their QP's handle.
+  static constexpr size_t kBuckets = 64;
+  Endpoint* by_qp[kBuckets] = {};
 };
+// `pd`, `whole_process_lkey` and `domain` are set. -FI_ENOMEM; -FI_EINVAL; -FI_EIO.
+int InitReceives(ReceiveContext* receives, Endpoint* endpoint, size_t size, uint32_t iov_limit,
+                 bool has_grhs);
+void DeinitReceives(ReceiveContext* receives);
 
 struct EndpointKind;  // what differs, as functions
 
@@ -73,8 +103,13 @@ struct Endpoint {
   bool owns_receives = false;
   uint64_t tx_op_flags = 0, rx_op_flags = 0;
   size_t inject_bytes = 0, min_multi_recv_bytes = 0;
+  size_t cm_data_bytes = 0;                        // FI_OPT_CM_DATA_SIZE; 0: it has none
+  uint64_t send_entries = 0, receive_entries = 0;  // reserved in tx_hw and rx_hw
   bool is_enabled = false;
-  uint64_t local_key_access = 0;
+  bool counts_remote_by_nic = false;  // FI_RMA_EVENT: the NIC counts in cntr_remote_…
+  std::atomic<uint32_t> users{0};     // MRs bound
+  Endpoint* next_by_qp = nullptr;     // ReceiveContext.by_qp
+  shm::Handle receive_qp = 0;         // whose handle completions of receives have
 };
 
 // A message or RMA about to be posted, whatever call it came by.
@@ -87,7 +122,20 @@ struct SendRequest {
   uint64_t flags = 0;  // FI_COMPLETION, FI_INJECT, FI_REMOTE_CQ_DATA, FI_FENCE, completion levels …
   uint64_t data = 0;
   shm::WrOpcode opcode = shm::WrOpcode::kSend;
-  uint64_t remote_addr = 0, remote_key = 0;  // RMA; of one target range
+  // RMA; what is local is cut at the targets' ends.
+  const fi_rma_iov* targets = nullptr;
+  size_t target_count = 0;
+  uint32_t ah = 0, remote_qpn = 0, remote_qkey = 0;  // of a datagram; its endpoint fills them in
+};
+
+// A receive about to be posted.
+struct ReceiveRequest {
+  const iovec* iov = nullptr;
+  void* const* desc = nullptr;
+  size_t iov_count = 0;
+  fi_addr_t source = FI_ADDR_UNSPEC;
+  void* context = nullptr;
+  uint64_t flags = 0;  // FI_COMPLETION, FI_MULTI_RECV, FI_MORE
 };
 
 struct EndpointKind {
@@ -107,12 +155,34 @@ struct EndpointKind {
   void (*on_death)(Endpoint*);
 };
 
-// post.cc. Fills the next entry of a send queue from a request, of a pool's operation; the lock of
-// the queue is held, and the caller publishes. -FI_EAGAIN; -FI_EINVAL: lengths, iov count, desc.
+// post.cc. Fills the next entries of a send queue (one for each target range) from a request, of a
+// pool's operation, whose fields it sets, too; the lock of the queue is held, and the caller
+// publishes. Nothing is reserved on failure. -FI_EAGAIN; -FI_EINVAL: lengths, iov count, desc;
+// -FI_EMSGSIZE.
 int FillSendWqe(Endpoint* ep, HwQp* qp, const SendRequest& request, Operation* operation);
+// The whole of posting to one QP: an operation, its WQEs, the doorbell. The lock is held.
+ssize_t PostToQp(Endpoint* ep, HwQp* qp, const SendRequest& request);
 // The fid's operations, for endpoints of every kind.
 extern fi_ops_msg message_ops;
 extern fi_ops_rma rma_ops;
+// receive.cc. -FI_EAGAIN: rx_attr.size wait already.
+ssize_t PostReceive(ReceiveContext* receives, const ReceiveRequest& request);
+// on_receive of an endpoint whose receives are its SRQ's: to CQ and counter, the operation to its
+// pool once the NIC has released it. `source`: FI_SOURCE.
+void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_addr_t source);
+// on_send of an endpoint whose sends are a QP's.
+void FinishSend(Endpoint* ep, Operation* operation, const shm::Cqe& cqe);
+// All that waits fails with FI_ECANCELED, in the order of posting. The NIC takes none any more.
+void FlushReceives(Endpoint* ep);
+void FlushSends(Endpoint* ep);
+// fi_cancel of a receive. 0; -FI_ENOENT: none, or it has a message already.
+ssize_t CancelReceive(ReceiveContext* receives, Endpoint* ep, const void* context);
+void RegisterReceiver(ReceiveContext* receives, Endpoint* ep);
+void UnregisterReceiver(ReceiveContext* receives, Endpoint* ep);
+Endpoint* FindReceiver(ReceiveContext* receives, shm::Handle qp);
+// grh.cc: where the GRHs of a DGRAM endpoint's receives go, apart from the program's buffers.
+int AllocateGrhs(ReceiveContext* receives, size_t bytes);
+void FreeGrhs(ReceiveContext* receives);
 
 // What domain.cc and fabric.cc make endpoints by (their fi_ops), for each kind one.
 int OpenMsgEndpoint(Domain* domain, fi_info* info, fid_ep** ep, void* context);
@@ -123,12 +193,21 @@ int OpenPassiveEndpoint(Fabric* fabric, fi_info* info, fid_pep** pep, void* cont
 
 // endpoint.cc. Progress calls it for each CQE, under no lock but that of the HwCq.
 void OnCompletion(HwCq* hw, const shm::Cqe& cqe);
+// Sets up what all endpoints have, of attributes that getinfo granted. `made` has its own kind's
+// fid.cm from its caller.
 int OpenEndpoint(Domain* domain, const fi_info* info, const EndpointKind* kind, Endpoint* made,
                  void* context);
+// What fi_enable does of all kinds before theirs: CQs of the NIC, room in them, receives.
+// `send_entries`: CQEs that sends may have outstanding.
+int PrepareQueues(Endpoint* ep, uint64_t send_entries, uint64_t receive_entries);
+void ReleaseQueues(Endpoint* ep);
 // What became of an operation, to CQ and counters, and the operation to its pool.
 void Finish(Endpoint* ep, Operation* operation, const Completion& completion);
 void FinishWithError(Endpoint* ep, Operation* operation, const Failure& failure);
 // The FI errno and the words for a completion that failed; RNR gives FI_ENORX.
 Failure FailureOf(const Operation& operation, const shm::Cqe& cqe);
+
+inline Endpoint* ToEndpoint(fid* fid) { return reinterpret_cast<Endpoint*>(fid); }
+inline Endpoint* ToEndpoint(fid_ep* ep) { return reinterpret_cast<Endpoint*>(ep); }
 
 }  // namespace verbena::fi

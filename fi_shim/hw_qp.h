@@ -5,6 +5,7 @@
 
 #include "core/base/types.h"
 #include "core/ring/work_queue.h"
+#include "core/shm/cm.h"
 #include "fi_shim/hw_cq.h"
 #include "fi_shim/objects.h"
 
@@ -31,8 +32,18 @@ struct QpSpec {
   shm::Handle srq = 0;
   uint32_t max_send_wr = 0, max_send_sge = 0, max_inline_bytes = 0;
 };
+// Errors: -FI_ENOMEM; -FI_EINVAL: more than the NIC can; -FI_EIO: the daemon is gone.
 int CreateHwQp(Domain* domain, const QpSpec& spec, HwQp* out);
+// Its completions that nobody has taken go with it. Operations of them are not given back.
 void DestroyHwQp(HwQp* qp);
+// `mask`: shm::qp_mask.
+int ModifyHwQp(HwQp* qp, uint32_t mask, const shm::QpAttr& attr);
+// To the error state: what is posted is flushed.
+int FailHwQp(HwQp* qp);
+// To INIT, with what peers may do.
+int InitHwQp(HwQp* qp, uint32_t access);
+// What connection management says of a state, as an attribute of ModifyHwQp.
+void FromCmQpAttr(const shm::CmQpAttr& from, shm::QpAttr* to);
 
 // Receives of one endpoint, or of a shared receive context.
 struct HwSrq {

@@ -19,6 +19,7 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
@@ -26,6 +27,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_ext.h>
 #include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -121,6 +123,7 @@ struct Operation {
   uint32_t failed_vendor = 0;    // VendorErr of it
   bool is_taken = false;         // of its pool
   bool wants_completion = true;  // in the CQ; counters count in any case
+  bool is_multi = false;         // a receive of several messages
   bool is_inject = false;        // neither succeeds visibly nor has a context
 };
 

@@ -1,0 +1,252 @@
+// Receives: posted to a SRQ, completed, cancelled, and flushed when their endpoint is over.
+#include <endian.h>
+
+#include <cstring>
+
+#include "core/shm/rdm.h"
+#include "fi_shim/endpoint.h"
+
+namespace verbena::fi {
+namespace {
+
+constexpr uint32_t kGrhBytes = 40;
+
+size_t Bucket(shm::Handle qp) { return (qp ^ qp >> 6 ^ qp >> 12) % ReceiveContext::kBuckets; }
+
+// The list of a receive: its mark, where the GRH goes if one comes, and the program's buffers.
+// 0 or a negative FI errno.
+int FillList(ReceiveContext* receives, const ReceiveRequest& request, const Operation& operation,
+             shm::RecvWqe* wqe) {
+  auto* sge = reinterpret_cast<shm::Sge*>(wqe + 1);
+  shm::RecvMark mark = {};
+  if ((request.flags & FI_MULTI_RECV) != 0) {
+    mark.flags |= shm::kRecvMulti;
+    mark.min_free_bytes = static_cast<uint32_t>(receives->min_multi_recv_bytes);
+  }
+  if (receives->source_of != nullptr && request.source != FI_ADDR_UNSPEC) {
+    const int error = receives->source_of(receives, request.source, &mark.source);
+    if (error != 0) return error;
+    if (mark.source != 0) mark.flags |= shm::kRecvDirected;
+  }
+  static_assert(sizeof(mark) == sizeof(*sge));
+  memcpy(static_cast<void*>(sge++), &mark, sizeof(mark));
+  if (receives->grhs != nullptr) {
+    *sge++ = {reinterpret_cast<uint64_t>(receives->GrhOf(operation)), kGrhBytes,
+              receives->grh_lkey};
+  }
+  for (size_t i = 0; i < request.iov_count; ++i) {
+    const iovec& piece = request.iov[i];
+    if (piece.iov_len == 0) continue;
+    if (piece.iov_len > UINT32_MAX) return -FI_EINVAL;
+    const void* desc = request.desc == nullptr ? nullptr : request.desc[i];
+    uint32_t lkey;
+    const int error = LocalKey(receives->domain, receives->whole_process_lkey, desc, &lkey);
+    if (error != 0) return error;
+    *sge++ = {reinterpret_cast<uint64_t>(piece.iov_base), static_cast<uint32_t>(piece.iov_len),
+              lkey};
+  }
+  wqe->num_sge = static_cast<uint32_t>(sge - reinterpret_cast<shm::Sge*>(wqe + 1));
+  return 0;
+}
+
+int Fill(ReceiveContext* receives, const ReceiveRequest& request, Operation* operation,
+         shm::RecvWqe* wqe) {
+  wqe->wr_id = reinterpret_cast<uint64_t>(operation);
+  wqe->reserved0 = 0;
+  const int error = FillList(receives, request, *operation, wqe);
+  if (error != 0) return error;
+  operation->context = request.context;
+  operation->flags = FI_RECV | FI_MSG;
+  operation->is_multi = (request.flags & FI_MULTI_RECV) != 0;
+  operation->buf = request.iov_count != 0 ? request.iov[0].iov_base : nullptr;
+  operation->len = 0;
+  for (size_t i = 0; i < request.iov_count; ++i) operation->len += request.iov[i].iov_len;
+  operation->peer = request.source;
+  operation->wants_completion = (request.flags & FI_COMPLETION) != 0;
+  return 0;
+}
+
+void Release(Operation* operation) {
+  ReceiveContext* receives = operation->receives;
+  Guard guard(receives->lock);
+  receives->operations.Give(operation);
+}
+
+void Tell(Endpoint* ep, bool is_wanted, const Completion& completion) {
+  Count(ep->cntr_rx);
+  if (ep->rx_cq != nullptr && (is_wanted || !ep->rx_selective)) Complete(ep->rx_cq, completion);
+}
+
+void TellFailure(Endpoint* ep, const Failure& failure) {
+  CountError(ep->cntr_rx);
+  if (ep->rx_cq != nullptr) Fail(ep->rx_cq, failure);
+}
+
+// A write of a peer that brought data took a receive; what of it the program sees is the data.
+void TellRemoteWrite(Endpoint* ep, Completion completion, const shm::Cqe& cqe) {
+  completion.flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
+  completion.len = cqe.byte_len;
+  completion.buf = nullptr;
+  if (!ep->counts_remote_by_nic) Count(ep->cntr_remote_write);
+  if (ep->rx_cq != nullptr) Complete(ep->rx_cq, completion);
+}
+
+}  // namespace
+
+int InitReceives(ReceiveContext* receives, Endpoint* endpoint, size_t size, uint32_t iov_limit,
+                 bool has_grhs) {
+  Domain* domain = receives->domain;
+  receives->iov_limit = iov_limit;
+  int error = receives->operations.Init(endpoint, receives, size);
+  if (error != 0) return error;
+  if (has_grhs) {
+    error = AllocateGrhs(receives, size * kGrhBytes);
+    if (error != 0) return error;
+  }
+  if (domain->threading == FI_THREAD_DOMAIN || domain->threading == FI_THREAD_COMPLETION) {
+    receives->lock.Elide();
+  }
+  const uint32_t max_sge = iov_limit + 1 + (has_grhs ? 1 : 0);
+  return CreateHwSrq(domain, receives->pd, static_cast<uint32_t>(size), max_sge, &receives->srq);
+}
+
+void DeinitReceives(ReceiveContext* receives) {
+  DestroyHwSrq(&receives->srq);
+  FreeGrhs(receives);
+}
+
+uint8_t* ReceiveContext::GrhOf(const Operation& operation) const {
+  return grhs + operations.IndexOf(operation) * kGrhBytes;
+}
+
+ssize_t PostReceive(ReceiveContext* receives, const ReceiveRequest& request) {
+  if (request.iov_count > receives->iov_limit) return -FI_EINVAL;
+  const bool is_multi = (request.flags & FI_MULTI_RECV) != 0;
+  if (is_multi && (receives->grhs != nullptr || request.iov_count != 1)) return -FI_EINVAL;
+  client::Session* session = receives->domain->session;
+  if (__builtin_expect(session->KnownDead(), 0)) return -FI_ENODEV;
+  Guard guard(receives->lock);
+  Operation* operation = receives->operations.Take();
+  auto* wqe =
+      operation == nullptr ? nullptr : static_cast<shm::RecvWqe*>(receives->srq.ring.Reserve());
+  int error = wqe == nullptr ? -FI_EAGAIN : Fill(receives, request, operation, wqe);
+  if (error == 0) {
+    receives->srq.ring.Publish();
+  } else if (wqe != nullptr) {
+    receives->srq.ring.Unreserve(1);
+  }
+  if ((request.flags & FI_MORE) == 0 || error != 0) session->RingDoorbell(receives->srq.doorbell);
+  if (error != 0 && operation != nullptr) receives->operations.Give(operation);
+  return error;
+}
+
+void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_addr_t source) {
+  const auto status = static_cast<WcStatus>(cqe.status);
+  Completion completion;
+  completion.context = operation->context;
+  completion.flags = FI_RECV | FI_MSG;
+  completion.buf = operation->buf;
+  completion.source = source;
+  const bool is_wanted = operation->wants_completion;
+  const bool is_released = !operation->is_multi || (cqe.wc_flags & shm::kWcRecvReleased) != 0;
+  if (operation->is_multi) {
+    completion.buf = static_cast<char*>(operation->buf) + cqe.recv_offset_bytes;
+    if (is_released) completion.flags |= FI_MULTI_RECV;
+  }
+  if ((cqe.wc_flags & shm::kWcWithImm) != 0) {
+    completion.flags |= FI_REMOTE_CQ_DATA;
+    completion.data = be32toh(cqe.imm_or_rkey);
+  }
+  const uint32_t bytes =
+      cqe.byte_len -
+      (operation->receives->grhs != nullptr && cqe.byte_len >= kGrhBytes ? kGrhBytes : 0);
+  if (status != WcStatus::kSuccess) {
+    Failure failure = FailureOf(*operation, cqe);
+    static_cast<Completion&>(failure) = completion;
+    const size_t room = operation->len - (operation->is_multi ? cqe.recv_offset_bytes : 0);
+    if (failure.error == FI_ETRUNC) {
+      failure.len = room < bytes ? room : bytes;
+      failure.olen = bytes - failure.len;
+    }
+    if (is_released) Release(operation);
+    TellFailure(ep, failure);
+    return;
+  }
+  completion.len = bytes;
+  if (is_released) Release(operation);
+  if (cqe.opcode == static_cast<uint8_t>(shm::WcOpcode::kRecvRdmaWithImm)) {
+    TellRemoteWrite(ep, completion, cqe);
+  } else {
+    Tell(ep, is_wanted, completion);
+  }
+}
+
+void FlushReceives(Endpoint* ep) {
+  ReceiveContext* receives = ep->receives;
+  if (receives == nullptr || receives->is_shared) return;
+  for (;;) {
+    Failure failure;
+    {
+      Guard guard(receives->lock);
+      Operation* operation = receives->operations.Oldest();
+      if (operation == nullptr) return;
+      failure.context = operation->context;
+      failure.flags = operation->flags;
+      failure.buf = operation->buf;
+      receives->operations.Give(operation);
+    }
+    failure.error = FI_ECANCELED;
+    failure.provider = static_cast<int>(WcStatus::kWrFlushErr);
+    failure.text = "the endpoint takes no messages any more";
+    TellFailure(ep, failure);
+  }
+}
+
+ssize_t CancelReceive(ReceiveContext* receives, Endpoint* ep, const void* context) {
+  Failure failure;
+  {
+    Guard guard(receives->lock);
+    Operation* operation = receives->operations.Find(context);
+    if (operation == nullptr) return -FI_ENOENT;
+    shm::CancelRecvRequest request = {};
+    request.srq = receives->srq.handle;
+    request.wr_id = reinterpret_cast<uint64_t>(operation);
+    shm::CancelRecvReply reply = {};
+    const int error = Execute(receives->domain, shm::CommandOp::kCancelRecv, request, &reply);
+    if (error != 0) return error;
+    if (reply.found == 0) return -FI_ENOENT;
+    failure.context = operation->context;
+    failure.flags = operation->flags;
+    failure.buf = operation->buf;
+    if (operation->is_multi) failure.flags |= FI_MULTI_RECV;
+    receives->operations.Give(operation);
+  }
+  failure.error = FI_ECANCELED;
+  failure.text = "cancelled";
+  // Whose the receives of a shared context are is known only when they have a message.
+  if (ep != nullptr) TellFailure(ep, failure);
+  return 0;
+}
+
+void RegisterReceiver(ReceiveContext* receives, Endpoint* ep) {
+  Guard guard(receives->lock);
+  Endpoint*& first = receives->by_qp[Bucket(ep->receive_qp)];
+  ep->next_by_qp = first;
+  first = ep;
+}
+
+void UnregisterReceiver(ReceiveContext* receives, Endpoint* ep) {
+  Guard guard(receives->lock);
+  Endpoint** link = &receives->by_qp[Bucket(ep->receive_qp)];
+  while (*link != nullptr && *link != ep) link = &(*link)->next_by_qp;
+  if (*link == ep) *link = ep->next_by_qp;
+}
+
+Endpoint* FindReceiver(ReceiveContext* receives, shm::Handle qp) {
+  Guard guard(receives->lock);
+  Endpoint* ep = receives->by_qp[Bucket(qp)];
+  while (ep != nullptr && ep->receive_qp != qp) ep = ep->next_by_qp;
+  return ep;
+}
+
+}  // namespace verbena::fi
