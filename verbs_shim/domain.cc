@@ -7,10 +7,10 @@
 
 #include <new>
 
-#include "verbs_shim/verbena/verbenadv.h"
-#include "verbs_shim/backend.h"
+#include "core/client/registration.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
+#include "verbs_shim/verbena/verbenadv.h"
 
 namespace verbena::verbs {
 
@@ -115,7 +115,9 @@ int AllocateEntries(ibv_pd* base, uint64_t bytes, uint32_t resource, EntryBuffer
   *out = {};
   Pd* pd = base != nullptr ? ToPd(base) : nullptr;
   if (pd == nullptr || pd->alloc == nullptr) return 0;
-  if (int error = PrepareEntryBackend(ToContext(base->context)); error != 0) return error;
+  if (int error = client::PrepareEntryBackend(ToContext(base->context)->session); error != 0) {
+    return error;
+  }
   const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t size = (bytes + page_bytes - 1) / page_bytes * page_bytes;
   const uint64_t type = uint64_t{RDMA_DRIVER_RXE} << 32 | resource;

@@ -6,7 +6,6 @@
 #include <new>
 
 #include "core/client/no_cancel.h"
-#include "verbs_shim/backend.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -14,18 +13,6 @@
 #undef ibv_reg_mr_iova
 
 namespace verbena::verbs {
-namespace {
-
-// What makes pinning pointless is found before it; the NIC judges the rest.
-// Spec: ib_check_mr_access of the kernel; ibv_reg_mr(3).
-int CheckAccess(uint32_t wanted) {
-  constexpr uint32_t kNeedLocalWrite = access::kRemoteWrite | access::kRemoteAtomic;
-  if ((wanted & kNeedLocalWrite) != 0 && (wanted & access::kLocalWrite) == 0) return EINVAL;
-  return (wanted & access::kOnDemand) != 0 ? EOPNOTSUPP : 0;
-}
-
-}  // namespace
-
 ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wanted) {
   Context* context = ToContext(pd->context);
   client::NoCancel no_cancel;
@@ -43,9 +30,11 @@ ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wan
   request.length = length;
   request.iova = iova;
   shm::RegMrReply reply = {};
-  int error = PrepareRegion(context, registration, &request);
+  int error =
+      client::PrepareRegion(context->session, client::Population::kNow, registration, &request);
   if (error == 0) {
-    error = ExecuteWithHelp(context, shm::CommandOp::kRegMr, &request, &request, &reply);
+    error = client::ExecuteWithHelp(context->session, shm::CommandOp::kRegMr, &request, &request,
+                                    &reply);
   }
   if (error != 0) {
     delete mr;
@@ -57,31 +46,6 @@ ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wan
   mr->access = wanted;
   mr->registration = registration;
   return Introduce(mr, MrKind::kProcess, pd, length, reply);
-}
-
-int PrepareRegion(Context* context, client::Registration* registration,
-                  shm::RegMrRequest* request) {
-  int error = CheckAccess(request->access);
-  if (error != 0) return error;
-  if (request->length == 0 || request->addr + request->length < request->addr) return EINVAL;
-  // One that can't be had fails the registration, so that nobody measures or tests another one
-  // unknowingly. Who asks for nothing gets no mapped memory: docs/known-limits.md says what
-  // programs may notice of it.
-  Backend backend;
-  error = WantedBackend(&backend);
-  if (error == 0) error = PrepareBackend(context, backend, request);
-  if (error != 0) return error;
-  int sharing_error = 0;
-  if (backend == Backend::kMapped || backend == Backend::kAuto) {
-    sharing_error = client::ShareForRegistration(
-        context->session,
-        backend == Backend::kMapped ? client::Sharing::kAll : client::Sharing::kWhereSafe,
-        registration, request);
-  }
-  bool write = (request->access & access::kLocalWrite) != 0;
-  error = client::PopulateForRegistration(reinterpret_cast<void*>(request->addr), request->length,
-                                          write);
-  return error == 0 ? sharing_error : error;  // memory that is not there is what to say first
 }
 
 // Errors: EFAULT: not mapped, or not writable though LOCAL_WRITE is asked; EINVAL: remote write or

@@ -1,14 +1,10 @@
 // What verbs that make or change regions have in common.
 #pragma once
 
-#include "core/client/payload.h"
+#include "core/client/registration.h"
 #include "verbs_shim/objects.h"
 
 namespace verbena::verbs {
-
-// Makes the range of the request present and says in it what of it the NIC can map. 0 or errno, as
-// ibv_reg_mr gives it. `registration` stands for the range from then on.
-int PrepareRegion(Context* context, client::Registration* registration, shm::RegMrRequest* request);
 
 // nullptr with errno, as ibv_reg_mr_iova2 gives it.
 ibv_mr* RegMr(ibv_pd* pd, void* addr, size_t length, uint64_t iova, uint32_t wanted);

@@ -4,7 +4,6 @@
 #include <new>
 
 #include "core/client/no_cancel.h"
-#include "verbs_shim/backend.h"
 #include "verbs_shim/memory.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
@@ -40,13 +39,15 @@ int Change(Mr* mr, int flags, const ibv_pd* pd, void* addr, size_t length, uint3
   if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
     request.region.addr = reinterpret_cast<uint64_t>(addr);
     request.region.length = length;
-    error = PrepareRegion(context, registration, &request.region);
+    error = client::PrepareRegion(context->session, client::Population::kNow, registration,
+                                  &request.region);
   } else if ((wanted & ~mr->access & access::kLocalWrite) != 0) {
     error = client::PopulateForRegistration(mr->base.addr, mr->base.length, /*write=*/true);
   }
   shm::RegMrReply reply = {};
   if (error == 0) {
-    error = ExecuteWithHelp(context, shm::CommandOp::kReregMr, &request, &request.region, &reply);
+    error = client::ExecuteWithHelp(context->session, shm::CommandOp::kReregMr, &request,
+                                    &request.region, &reply);
   }
   if (error != 0) return error;
   mr->base.lkey = reply.lkey;

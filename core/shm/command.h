@@ -215,6 +215,8 @@ inline constexpr uint32_t kRegMrAssisted = 1u << 1;
 inline constexpr uint32_t kRegMrOwnKey = 1u << 2;
 inline constexpr uint32_t kRegMrWholeProcess = 1u << 3;
 inline constexpr uint32_t kRegMrDisabled = 1u << 4;
+// Whether the memory is there is not looked at: what isn't when it is used is a memory fault then.
+inline constexpr uint32_t kRegMrUnprobed = 1u << 5;
 
 struct RegMrRequest {
   Handle pd;
