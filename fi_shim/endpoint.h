@@ -106,6 +106,8 @@ struct Endpoint {
   size_t cm_data_bytes = 0;                        // FI_OPT_CM_DATA_SIZE; 0: it has none
   uint64_t send_entries = 0, receive_entries = 0;  // reserved in tx_hw and rx_hw
   bool is_enabled = false;
+  // Readable when `progress` has something to do: who waits for its CQs waits for it, too.
+  int progress_fd = -1;
   bool counts_remote_by_nic = false;  // FI_RMA_EVENT: the NIC counts in cntr_remote_…
   std::atomic<uint32_t> users{0};     // MRs bound
   Endpoint* next_by_qp = nullptr;     // ReceiveContext.by_qp

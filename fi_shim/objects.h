@@ -4,7 +4,7 @@
 //   fabric, domain                fabric.cc, domain.cc: a session with one NIC, its PD
 //   EQ, CQ, counter, wait, poll   eq.cc, cq.cc, cntr.cc, wait.cc, poll.cc
 //   AV                            av.cc
-//   MR, PDs                       mr.cc, protection.h
+//   MR, PDs                       mr.h, protection.h
 //   endpoints                     endpoint.cc (what all have), msg.cc and cm.cc, dgram.cc, rdm.cc
 //   posting                       post.cc: messages and RMA, of all kinds of endpoints
 //   the NIC's queues              hw_cq.h, hw_qp.h over core/ring
@@ -49,6 +49,7 @@ struct Mr;
 struct Endpoint;
 struct HwCq;
 struct Lane;
+struct PendingMrs;
 struct Protection;
 struct RawKey;
 struct ReceiveContext;
@@ -90,10 +91,13 @@ struct Domain {
   shm::Handle whole_process_mr = 0;
   uint32_t whole_process_lkey =
       0;  // of all our memory: the program registers none (no FI_MR_LOCAL)
-  // For other authorization keys than the domain's (protection.h), and raw keys (mr.cc).
+  // For other authorization keys than the domain's (protection.h), raw keys (mr_raw.cc), and all
+  // regions.
   pthread_mutex_t keys_mutex = PTHREAD_MUTEX_INITIALIZER;
   Protection* protections = nullptr;
   RawKey* raw_keys = nullptr;
+  Mr* mrs = nullptr;
+  PendingMrs* pending_mrs = nullptr;  // mr_events.cc
 };
 
 // Runs a command of the domain's session: 0 or a negative FI errno.
@@ -174,6 +178,10 @@ struct Cntr {
   State* state = nullptr;  // cntr.cc: who is to be polled, who waits, the NIC's own counter
 };
 
+// The NIC's half of a counter, made on first use: it counts what happens at the target alone
+// (FI_RMA_EVENT). -FI_ENOMEM; -FI_EIO.
+int CounterOf(Cntr* cntr, shm::Handle* out);
+
 struct Eq {
   fid_eq fid;
   Fabric* fabric = nullptr;
@@ -195,9 +203,10 @@ struct Av {
   fid_av fid;
   Domain* domain = nullptr;
   std::atomic<uint32_t> users{0};
-  // Raised by each removal: who remembers what an fi_addr_t stands for asks anew. Numbers are
-  // small: an index for both types of AV.
+  // Raised by each removal, and each insertion: who remembers what an fi_addr_t stands for, or that
+  // nothing does, asks anew. Numbers are small: an index for both types of AV.
   std::atomic<uint32_t> removals{0};
+  std::atomic<uint32_t> insertions{0};
   struct State;
   State* state = nullptr;  // av.cc
 };
@@ -222,5 +231,11 @@ int LocalKey(const Domain* domain, uint32_t whole_process_lkey, const void* desc
 // FI_UNMAP_KEY).
 extern fi_ops_mr mr_ops;
 int ControlRawKeys(Domain* domain, int command, void* arg);
+// From fi_domain_bind with FI_REG_MR on; and when the domain is closed. -FI_ENOMEM; -FI_EMFILE.
+int StartReportingMrs(Domain* domain, Eq* eq);
+void StopReportingMrs(Domain* domain);
+// Whom regions may be bound to is closed: before the NIC's counter goes, before the PD goes.
+void ForgetCounter(Cntr* cntr);
+void ForgetEndpoint(Endpoint* ep);
 
 }  // namespace verbena::fi

@@ -33,7 +33,8 @@ struct Protection {
   uint8_t auth_key[32] = {};
   size_t auth_key_bytes = 0;
 };
-int FindProtection(Domain* domain, const uint8_t* auth_key, size_t bytes, Protection** out);
+// nullptr: it is the domain's key.
+int ProtectionOf(Domain* domain, const uint8_t* auth_key, size_t bytes, Protection** out);
 void LetGo(Domain* domain, Protection* protection);
 
 }  // namespace verbena::fi

@@ -1,0 +1,240 @@
+// RDM endpoints, as libfabric sees them.
+#include "fi_shim/rdm.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <new>
+
+#include "core/client/no_cancel.h"
+#include "fi_shim/cm_calls.h"
+#include "fi_shim/protection.h"
+#include "fi_shim/unsupported.h"
+
+namespace verbena::fi {
+namespace {
+
+RdmEndpoint* ToRdm(fid* fid) { return static_cast<RdmEndpoint*>(ToEndpoint(fid)); }
+
+// A message to a new peer waits for a handshake. Where progress is automatic it is gone through in
+// the call that sends, as long as the peer answers at once; a program that goes away to compute
+// would hold up its own message otherwise.
+constexpr int kHandshakePatienceMs = 50;
+
+// --- posting
+// --------------------------------------------------------------------------------------
+
+ssize_t Post(Endpoint* base, const SendRequest& request) {
+  auto* ep = static_cast<RdmEndpoint*>(base);
+  client::Session* session = ep->domain->session;
+  if (__builtin_expect(session->KnownDead(), 0)) return -FI_ENODEV;
+  uint32_t connecting = 0;
+  {
+    Guard guard(ep->lock);
+    Lane* lane = ep->lanes.Find(request.dest);
+    const bool is_ready = lane != nullptr && lane->state == Lane::State::kReady &&
+                          ep->seen_removals == ep->av->removals.load(std::memory_order_acquire);
+    if (__builtin_expect(!is_ready, 0)) {
+      const int error = LaneTo(ep, request.dest, &lane, &connecting);
+      if (error != 0) return error;
+      if (lane->state == Lane::State::kDraining) return -FI_EAGAIN;
+    }
+    Operation* operation = ep->sends.Take();
+    int error = operation != nullptr ? FillSendWqe(ep, &lane->qp, request, operation) : -FI_EAGAIN;
+    if (error == 0) {
+      operation->lane = lane;
+      lane->qp.sq.Publish();
+    } else if (operation != nullptr) {
+      ep->sends.Give(operation);
+    }
+    const bool is_last = (request.flags & FI_MORE) == 0 || error != 0;
+    if (is_last && lane->state == Lane::State::kReady) session->RingDoorbell(lane->qp.doorbell);
+    if (error != 0) return error;
+  }
+  if (connecting != 0 && ep->domain->control_progress != FI_PROGRESS_MANUAL) {
+    AwaitLane(ep, connecting, kHandshakePatienceMs);
+  }
+  return 0;
+}
+
+void OnSend(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
+  OnLaneCompletion(static_cast<RdmEndpoint*>(ep), operation, cqe);
+}
+
+void OnReceive(Endpoint* base, Operation* operation, const shm::Cqe& cqe) {
+  auto* ep = static_cast<RdmEndpoint*>(base);
+  const bool wants_source = (ep->info->caps & FI_SOURCE) != 0;
+  FinishReceive(ep, operation, cqe, wants_source ? SourceOf(ep, cqe.src_qpn) : FI_ADDR_NOTAVAIL);
+}
+
+// --- disabled by an error
+// -------------------------------------------------------------------------
+
+// Receives that wait are taken back; those that have a message complete by it.
+void CancelReceives(RdmEndpoint* ep) {
+  if (ep->receives == nullptr || ep->receives->is_shared) return;
+  for (;;) {
+    void* context;
+    {
+      Guard guard(ep->receives->lock);
+      const Operation* oldest = ep->receives->operations.Oldest();
+      if (oldest == nullptr) return;
+      context = oldest->context;
+    }
+    if (CancelReceive(ep->receives, ep, context) != 0) return;
+  }
+}
+
+void OnProgress(Endpoint* base) {
+  auto* ep = static_cast<RdmEndpoint*>(base);
+  PumpLanes(ep);
+  if (__builtin_expect(ep->must_cancel_receives.exchange(false), 0)) CancelReceives(ep);
+}
+
+void OnDeath(Endpoint* base) {
+  auto* ep = static_cast<RdmEndpoint*>(base);
+  AbandonLanes(ep);
+  FlushSends(ep);
+  FlushReceives(ep);
+}
+
+// After an error had disabled it: what was outstanding is over, and told.
+int EnableAgain(RdmEndpoint* ep) {
+  constexpr int kPatienceMs = 1'000;
+  OnProgress(ep);
+  for (int waited_ms = 0; ep->lanes_unsettled.load() != 0; ++waited_ms) {
+    if (ep->domain->session->KnownDead()) return -FI_ENODEV;
+    if (waited_ms == kPatienceMs) return -FI_EBUSY;
+    Progress(ep->tx_hw);
+    pollfd entry = {ep->cm_fd, POLLIN, 0};
+    if (ep->lanes_unsettled.load() != 0) poll(&entry, 1, 1);
+  }
+  Guard guard(ep->lock);
+  ep->is_disabled = false;
+  return 0;
+}
+
+// --- made and unmade
+// ------------------------------------------------------------------------------
+
+int Enable(Endpoint* base) {
+  auto* ep = static_cast<RdmEndpoint*>(base);
+  client::NoCancel no_cancel;
+  if (ep->is_made) return EnableAgain(ep);
+  const fi_info& info = *ep->info;
+  const uint64_t send_entries = uint64_t{info.tx_attr->size} *
+                                (info.tx_attr->rma_iov_limit > 1 ? info.tx_attr->rma_iov_limit : 1);
+  int error = BindAddress(ep);
+  if (error == 0) error = PrepareQueues(ep, send_entries, info.rx_attr->size);
+  if (error != 0) return error;
+  if ((info.caps & FI_DIRECTED_RECV) != 0 && !ep->receives->is_shared) {
+    ep->receives->source_of = NumberOfSource;
+    ep->receives->source_context = ep;
+  }
+  error = MakePlace(ep);
+  if (error != 0) {
+    ReleaseQueues(ep);
+    return error;
+  }
+  ep->progress_fd = ep->cm_fd;
+  ep->is_made = true;
+  return 0;
+}
+
+// Completions of its receives that nobody has taken would lead to operations that are gone.
+void DropReceiveCompletions(RdmEndpoint* ep) {
+  if (ep->rx_hw == nullptr || ep->receives == nullptr || ep->receives->is_shared) return;
+  Guard guard(ep->rx_hw->lock);
+  const ReceiveContext* receives = ep->receives;
+  ep->rx_hw->ring.Remove([receives](const shm::Cqe& cqe) {
+    return cqe.is_send == 0 && reinterpret_cast<Operation*>(cqe.wr_id)->receives == receives;
+  });
+}
+
+void Destroy(Endpoint* base) {
+  auto* ep = static_cast<RdmEndpoint*>(base);
+  client::NoCancel no_cancel;
+  CloseLanes(ep);
+  UnmakePlace(ep);
+  if (ep->cm_channel != 0) AskCm(ep->cm, shm::CmOp::kDestroyChannel, ep->cm_channel);
+  if (ep->cm_fd >= 0) close(ep->cm_fd);
+  DropReceiveCompletions(ep);
+  ReleaseQueues(ep);
+  Unprotect(ep);
+  free(ep->sources);
+  delete ep;
+}
+
+constexpr EndpointKind kRdmKind = {
+    .enable = Enable,
+    .destroy = Destroy,
+    .post = Post,
+    .on_send = OnSend,
+    .on_receive = OnReceive,
+    .progress = OnProgress,
+    .on_death = OnDeath,
+};
+
+// --- its name
+// -------------------------------------------------------------------------------------
+
+int SetName(fid_t fid, void* address, size_t bytes) {
+  RdmEndpoint* ep = ToRdm(fid);
+  if (address == nullptr || bytes < sizeof(sockaddr_in)) return -FI_EINVAL;
+  if (ep->is_made) return -FI_EOPBADSTATE;
+  client::NoCancel no_cancel;
+  void* copy = malloc(bytes);
+  if (copy == nullptr) return -FI_ENOMEM;
+  memcpy(copy, address, bytes);
+  UnmakePlace(ep);
+  free(ep->info->src_addr);
+  ep->info->src_addr = copy;
+  ep->info->src_addrlen = bytes;
+  return BindAddress(ep);
+}
+
+// Its port is reserved when it is first asked for, if not enabled before.
+int GetName(fid_t fid, void* address, size_t* bytes) {
+  RdmEndpoint* ep = ToRdm(fid);
+  if (bytes == nullptr || (address == nullptr && *bytes != 0)) return -FI_EINVAL;
+  client::NoCancel no_cancel;
+  if (const int error = BindAddress(ep); error != 0) return error;
+  const size_t needed =
+      ep->address.sa.sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  const size_t room = *bytes;
+  *bytes = needed;
+  if (room != 0) memcpy(address, &ep->address, room < needed ? room : needed);
+  return room < needed ? -FI_ETOOSMALL : 0;
+}
+
+fi_ops_cm g_cm_ops = {
+    .size = sizeof(fi_ops_cm),
+    .setname = SetName,
+    .getname = GetName,
+    .getpeer = kUnsupported,
+    .connect = kUnsupported,
+    .listen = kUnsupported,
+    .accept = kUnsupported,
+    .reject = kUnsupported,
+    .shutdown = kUnsupported,
+    .join = kUnsupported,
+};
+
+}  // namespace
+
+int OpenRdmEndpoint(Domain* domain, fi_info* info, fid_ep** out, void* context) {
+  auto* ep = new (std::nothrow) RdmEndpoint();
+  if (ep == nullptr) return -FI_ENOMEM;
+  const int error = OpenEndpoint(domain, info, &kRdmKind, ep, context);
+  if (error != 0) {
+    delete ep;
+    return error;
+  }
+  ep->fid.cm = &g_cm_ops;
+  *out = &ep->fid;
+  return 0;
+}
+
+}  // namespace verbena::fi
