@@ -53,6 +53,7 @@ struct ReceiveContext {
   uint32_t iov_limit = 1;
   size_t min_multi_recv_bytes = 0;
   bool is_shared = false;
+  bool is_over = false;  // nothing comes any more; set by FlushReceives
   // Of a DGRAM endpoint: where each operation's GRH goes, by its index in the pool; else nullptr.
   uint8_t* grhs = nullptr;
   uint32_t grh_lkey = 0;
@@ -208,6 +209,19 @@ void Finish(Endpoint* ep, Operation* operation, const Completion& completion);
 void FinishWithError(Endpoint* ep, Operation* operation, const Failure& failure);
 // The FI errno and the words for a completion that failed; RNR gives FI_ENORX.
 Failure FailureOf(const Operation& operation, const shm::Cqe& cqe);
+
+// tclass.cc. The TOS byte of the packets that its traffic class asks for; 0: the network's default.
+uint8_t TypeOfService(const Endpoint* ep);
+
+// Its own authorization key, or the domain's.
+struct AuthKey {
+  const uint8_t* key;
+  size_t bytes;
+};
+inline AuthKey AuthKeyOf(const Domain* domain, const fi_ep_attr* attr) {
+  if (attr->auth_key_size != 0) return {attr->auth_key, attr->auth_key_size};
+  return {domain->auth_key, domain->auth_key_size};
+}
 
 inline Endpoint* ToEndpoint(fid* fid) { return reinterpret_cast<Endpoint*>(fid); }
 inline Endpoint* ToEndpoint(fid_ep* ep) { return reinterpret_cast<Endpoint*>(ep); }

@@ -126,6 +126,7 @@ ssize_t PostReceive(ReceiveContext* receives, const ReceiveRequest& request) {
   client::Session* session = receives->domain->session;
   if (__builtin_expect(session->KnownDead(), 0)) return -FI_ENODEV;
   Guard guard(receives->lock);
+  if (receives->is_over) return -FI_EOPBADSTATE;
   Operation* operation = receives->operations.Take();
   auto* wqe =
       operation == nullptr ? nullptr : static_cast<shm::RecvWqe*>(receives->srq.ring.Reserve());
@@ -184,6 +185,10 @@ void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_a
 void FlushReceives(Endpoint* ep) {
   ReceiveContext* receives = ep->receives;
   if (receives == nullptr || receives->is_shared) return;
+  {
+    Guard guard(receives->lock);
+    receives->is_over = true;
+  }
   for (;;) {
     Failure failure;
     {

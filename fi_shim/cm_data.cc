@@ -1,0 +1,39 @@
+#include "fi_shim/cm_data.h"
+
+#include <cstring>
+
+namespace verbena::fi {
+namespace {
+
+// The last bytes: of data, of the key, a mark, and the version of this.
+constexpr uint8_t kMark = 0xfb;
+constexpr uint8_t kVersion = 1;
+
+}  // namespace
+
+bool EncodeCmData(const CmData& from, size_t room, uint8_t* out) {
+  if (from.bytes > room || from.bytes + from.auth_key_bytes + kCmTrailerBytes > room) return false;
+  memset(out, 0, room);
+  if (from.bytes != 0) memcpy(out, from.data, from.bytes);
+  uint8_t* trailer = out + room - kCmTrailerBytes;
+  if (from.auth_key_bytes != 0) {
+    memcpy(trailer - from.auth_key_bytes, from.auth_key, from.auth_key_bytes);
+  }
+  trailer[0] = static_cast<uint8_t>(from.bytes);
+  trailer[1] = static_cast<uint8_t>(from.auth_key_bytes);
+  trailer[2] = kMark;
+  trailer[3] = kVersion;
+  return true;
+}
+
+CmData DecodeCmData(const uint8_t* from, size_t room) {
+  if (room < kCmTrailerBytes) return {from, room, nullptr, 0};
+  const uint8_t* trailer = from + room - kCmTrailerBytes;
+  const size_t bytes = trailer[0], auth_key_bytes = trailer[1];
+  const bool is_ours = trailer[2] == kMark && trailer[3] == kVersion &&
+                       bytes + auth_key_bytes + kCmTrailerBytes <= room;
+  if (!is_ours) return {from, room, nullptr, 0};
+  return {from, bytes, trailer - auth_key_bytes, auth_key_bytes};
+}
+
+}  // namespace verbena::fi

@@ -1,0 +1,138 @@
+// MSG endpoints: opened, enabled, closed; what their QPs complete.
+#include "fi_shim/msg.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "fi_shim/protection.h"
+
+namespace verbena::fi {
+namespace {
+
+MsgEndpoint* ToMsg(Endpoint* ep) { return static_cast<MsgEndpoint*>(ep); }
+
+uint32_t AccessOf(uint64_t caps) {
+  uint32_t rights = access::kLocalWrite;
+  if ((caps & FI_REMOTE_WRITE) != 0) rights |= access::kRemoteWrite;
+  if ((caps & FI_REMOTE_READ) != 0) rights |= access::kRemoteRead;
+  return rights;
+}
+
+int MakeQp(MsgEndpoint* ep) {
+  const fi_tx_attr& attr = *ep->info->tx_attr;
+  const auto parts = static_cast<uint32_t>(std::max<size_t>(attr.rma_iov_limit, 1));
+  QpSpec spec;
+  spec.service = Service::kRc;
+  spec.send_cq = ep->tx_hw;
+  spec.recv_cq = ep->rx_hw;
+  spec.pd = ep->pd;
+  spec.srq = ep->receives->srq.handle;
+  spec.max_send_wr = static_cast<uint32_t>(std::max<size_t>(attr.size, 1)) * parts;
+  spec.max_send_sge = static_cast<uint32_t>(std::max<size_t>(attr.iov_limit, 1));
+  spec.max_inline_bytes = static_cast<uint32_t>(attr.inject_size);
+  int error = CreateHwQp(ep->domain, spec, &ep->qp);
+  if (error != 0) return error;
+  ep->qp.endpoint = ep;
+  return InitHwQp(&ep->qp, AccessOf(ep->info->caps));
+}
+
+void ForgetQp(MsgEndpoint* ep) {
+  if (ep->receives != nullptr && ep->receives->is_shared && ep->receive_qp != 0) {
+    UnregisterReceiver(ep->receives, ep);
+  }
+  ep->receive_qp = 0;
+  DestroyHwQp(&ep->qp);
+}
+
+int Enable(Endpoint* base) {
+  MsgEndpoint* ep = ToMsg(base);
+  const fi_tx_attr& attr = *ep->info->tx_attr;
+  shm::QueryDeviceReply device = {};
+  int error = Execute(ep->domain, shm::CommandOp::kQueryDevice, shm::HandleRequest{}, &device);
+  if (error != 0) return error;
+  ep->max_rd_atomic = static_cast<uint8_t>(std::min(
+      {device.max_qp_rd_atom, device.max_qp_init_rd_atom, uint32_t{UINT8_MAX}}));
+  const size_t receives = ep->receives != nullptr ? ep->receives->operations.size()
+                                                  : ep->info->rx_attr->size;
+  error = PrepareQueues(ep, attr.size * std::max<size_t>(attr.rma_iov_limit, 1), receives);
+  if (error != 0) return error;
+  error = MakeQp(ep);
+  if (error != 0) {
+    ForgetQp(ep);
+    ReleaseQueues(ep);
+    return error;
+  }
+  ep->receive_qp = ep->qp.handle;
+  if (ep->receives->is_shared) RegisterReceiver(ep->receives, ep);
+  return 0;
+}
+
+void Destroy(Endpoint* base) {
+  MsgEndpoint* ep = ToMsg(base);
+  ep->state.store(ConnectionState::kEnded);
+  CloseCmId(&ep->id);
+  if (ep->request != nullptr) {
+    if (TakeRequest(ep->request)) Reject(ep->request->channel, ep->request->id, nullptr, 0);
+    delete ep->request;
+  }
+  ForgetQp(ep);
+  ReleaseQueues(ep);
+  if (ep->channel != nullptr) GiveChannel(ep->channel);
+  Unprotect(ep);
+  delete ep;
+}
+
+ssize_t Post(Endpoint* base, const SendRequest& request) {
+  MsgEndpoint* ep = ToMsg(base);
+  if (ep->state.load(std::memory_order_relaxed) != ConnectionState::kConnected) {
+    return -FI_ENOTCONN;
+  }
+  Guard guard(ep->lock);
+  return PostToQp(ep, &ep->qp, request);
+}
+
+void OnReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
+  FinishReceive(ep, operation, cqe, FI_ADDR_NOTAVAIL);
+}
+
+void OnDeath(Endpoint* base) {
+  MsgEndpoint* ep = ToMsg(base);
+  EndConnection(ep, /*is_told=*/true);
+  FlushSends(ep);
+}
+
+constexpr EndpointKind kMsgKind = {
+    .enable = Enable,
+    .destroy = Destroy,
+    .post = Post,
+    .on_send = FinishSend,
+    .on_receive = OnReceive,
+    .progress = nullptr,
+    .on_death = OnDeath,
+};
+
+}  // namespace
+
+int OpenMsgEndpoint(Domain* domain, fi_info* info, fid_ep** out, void* context) {
+  ConnectionRequest* request = nullptr;
+  if (info->handle != nullptr && info->handle->fclass == FI_CLASS_CONNREQ) {
+    request = reinterpret_cast<ConnectionRequest*>(info->handle);
+  } else if (info->handle != nullptr && info->handle->fclass != FI_CLASS_PEP) {
+    return -FI_EINVAL;
+  }
+  auto* ep = new (std::nothrow) MsgEndpoint();
+  if (ep == nullptr) return -FI_ENOMEM;
+  const int error = OpenEndpoint(domain, info, &kMsgKind, ep, context);
+  if (error != 0) {
+    delete ep;
+    return error;
+  }
+  ep->fid.cm = &msg_cm_ops;
+  ep->cm_data_bytes = kRequestDataBytes - kCmTrailerBytes - info->ep_attr->auth_key_size;
+  ep->request = request;
+  *out = &ep->fid;
+  return 0;
+}
+
+}  // namespace verbena::fi

@@ -1,0 +1,63 @@
+// MSG endpoints: RC QPs that rdma_cm connects, and the passive endpoints that listen for them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "fi_shim/cm_channel.h"
+#include "fi_shim/cm_data.h"
+#include "fi_shim/endpoint.h"
+
+namespace verbena::fi {
+
+struct ConnectionRequest;
+
+struct PassiveEndpoint {
+  fid_pep fid;
+  Fabric* fabric = nullptr;
+  fi_info* info = nullptr;
+  Eq* eq = nullptr;
+  CmChannel* channel = nullptr;
+  CmId id;
+  int backlog = 0;
+  bool is_listening = false;
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  // guards `requests`
+  ConnectionRequest* requests = nullptr;
+};
+
+// The handle of the fi_info that FI_CONNREQ brings: until it is accepted or rejected.
+struct ConnectionRequest {
+  struct fid fid;
+  PassiveEndpoint* listener = nullptr;  // nullptr: closed meanwhile
+  CmChannel* channel = nullptr;         // the listener's
+  shm::CmHandle id = 0;
+  uint8_t responder_resources = 0, initiator_depth = 0;
+  uint8_t auth_key[32] = {};
+  size_t auth_key_bytes = 0;
+  ConnectionRequest* next = nullptr;
+};
+// From its listener's list, for who accepts it. False: it is none that waits.
+bool TakeRequest(ConnectionRequest* request);
+void Reject(CmChannel* channel, shm::CmHandle id, const void* data, size_t bytes);
+
+enum class ConnectionState : uint8_t { kNone, kConnecting, kAccepting, kConnected, kEnded };
+
+struct MsgEndpoint : Endpoint {
+  HwQp qp;
+  CmChannel* channel = nullptr;
+  CmId id;
+  ConnectionRequest* request = nullptr;
+  std::atomic<ConnectionState> state{ConnectionState::kNone};
+  uint8_t max_rd_atomic = 0;
+};
+
+// msg_connect.cc
+extern fi_ops_cm msg_cm_ops;
+void EndConnection(MsgEndpoint* ep, bool is_told);
+
+// As fi_getname and fi_getpeer give addresses. -FI_ETOOSMALL: cut off; *bytes says what it takes.
+int CopyName(const void* address, size_t address_bytes, void* out, size_t* bytes);
+int CopyName(const shm::CmAddress& address, void* out, size_t* bytes);
+size_t AddressBytes(const void* address);
+
+}  // namespace verbena::fi

@@ -1,0 +1,317 @@
+// Passive endpoints: they listen, and hand out requests for connections.
+#include <cstring>
+#include <new>
+
+#include "core/client/cm_address.h"
+#include "core/client/sync.h"
+#include "fi_shim/copy_info.h"
+#include "fi_shim/msg.h"
+#include "fi_shim/unsupported.h"
+
+namespace verbena::fi {
+namespace {
+
+using client::MutexGuard;
+
+PassiveEndpoint* ToPassive(fid* fid) { return reinterpret_cast<PassiveEndpoint*>(fid); }
+
+pthread_mutex_t g_requests_mutex = PTHREAD_MUTEX_INITIALIZER;  // guards all lists of requests
+
+// --- requests -------------------------------------------------------------------------------------
+
+// The listener's info, with who asks and whom.
+fi_info* InfoOf(const PassiveEndpoint& listener, ConnectionRequest* request) {
+  shm::CmQuery query;
+  if (QueryCmId(request->channel, request->id, &query) != 0) return nullptr;
+  fi_info* info = CopyInfo(listener.info);
+  if (info == nullptr) return nullptr;
+  sockaddr_in6 local = {}, peer = {};
+  client::FromCmAddress(query.source, &local);
+  client::FromCmAddress(query.destination, &peer);
+  info->handle = &request->fid;
+  const bool is_done =
+      SetAddress(&info->src_addr, &info->src_addrlen, &local, AddressBytes(&local)) &&
+      SetAddress(&info->dest_addr, &info->dest_addrlen, &peer, AddressBytes(&peer));
+  if (is_done) return info;
+  FreeInfo(info);
+  return nullptr;
+}
+
+// False: the request can't be told.
+bool Tell(PassiveEndpoint* listener, ConnectionRequest* request, const CmData& data) {
+  fi_info* info = InfoOf(*listener, request);
+  if (info == nullptr) return false;
+  {
+    MutexGuard guard(g_requests_mutex);
+    request->listener = listener;
+    request->next = listener->requests;
+    listener->requests = request;
+  }
+  alignas(fi_eq_cm_entry) char entry[sizeof(fi_eq_cm_entry) + shm::kCmPrivateDataMax] = {};
+  auto* head = reinterpret_cast<fi_eq_cm_entry*>(entry);
+  head->fid = &listener->fid.fid;
+  head->info = info;
+  if (data.bytes != 0) memcpy(head->data, data.data, data.bytes);
+  Post(listener->eq, FI_CONNREQ, entry, sizeof(*head) + data.bytes);
+  return true;
+}
+
+void OnEvent(CmId* id, const shm::CmEvent& event) {
+  auto* listener = static_cast<PassiveEndpoint*>(id->owner);
+  if (static_cast<CmEventType>(event.event) != CmEventType::kConnectRequest) return;
+  const CmData data = DecodeCmData(event.param.private_data, event.param.private_data_len);
+  auto* request = new (std::nothrow) ConnectionRequest;
+  if (request != nullptr) {
+    request->fid.fclass = FI_CLASS_CONNREQ;
+    request->channel = listener->channel;
+    request->id = event.id;
+    request->responder_resources = event.param.responder_resources;
+    request->initiator_depth = event.param.initiator_depth;
+    if (data.auth_key_bytes <= sizeof(request->auth_key)) {
+      request->auth_key_bytes = data.auth_key_bytes;
+      if (data.auth_key_bytes != 0) {
+        memcpy(request->auth_key, data.auth_key, data.auth_key_bytes);
+      }
+      if (Tell(listener, request, data)) return;
+    }
+    delete request;
+  }
+  Reject(listener->channel, event.id, nullptr, 0);
+}
+
+void OnDeath(CmId* id) {
+  auto* listener = static_cast<PassiveEndpoint*>(id->owner);
+  fi_eq_err_entry entry = {};
+  entry.fid = &listener->fid.fid;
+  entry.context = listener->fid.fid.context;
+  entry.err = FI_ENODEV;
+  PostError(listener->eq, entry, nullptr, 0);
+}
+
+// --- the endpoint ---------------------------------------------------------------------------------
+
+int EnsureBound(PassiveEndpoint* pep) {
+  if (pep->id.handle != 0) return 0;
+  if (pep->eq == nullptr) return -FI_ENOEQ;
+  if (pep->channel == nullptr) {
+    const int error = TakeChannel(pep->eq, &pep->channel);
+    if (error != 0) return error;
+  }
+  pep->id.owner = pep;
+  pep->id.on_event = OnEvent;
+  pep->id.on_death = OnDeath;
+  int error = OpenCmId(&pep->id, pep->channel, kPortSpaceTcp);
+  if (error != 0) return error;
+  shm::CmRequest request = NewCmRequest(shm::CmOp::kBind, pep->id.handle);
+  if (pep->info->src_addr == nullptr) {
+    request.bind.address.family = AF_INET;
+  } else if (!client::ToCmAddress(pep->info->src_addr, &request.bind.address)) {
+    error = -FI_EINVAL;
+  }
+  shm::CmReply reply;
+  if (error == 0) error = AskCm(pep->channel, request, &reply);
+  if (error != 0) CloseCmId(&pep->id);
+  return error;
+}
+
+int Listen(fid_pep* fid) {
+  PassiveEndpoint* pep = ToPassive(&fid->fid);
+  if (pep->is_listening) return -FI_EOPBADSTATE;
+  int error = EnsureBound(pep);
+  if (error == 0) {
+    error = AskCm(&pep->id, shm::CmOp::kListen, static_cast<uint32_t>(pep->backlog));
+  }
+  pep->is_listening = error == 0;
+  return error;
+}
+
+int GetName(fid_t fid, void* out, size_t* bytes) {
+  PassiveEndpoint* pep = ToPassive(fid);
+  if (pep->eq != nullptr) {
+    const int error = EnsureBound(pep);
+    if (error != 0) return error;
+    shm::CmQuery query;
+    if (QueryCmId(pep->channel, pep->id.handle, &query) == 0 && query.source.family != 0) {
+      return CopyName(query.source, out, bytes);
+    }
+  }
+  return CopyName(pep->info->src_addr, pep->info->src_addrlen, out, bytes);
+}
+
+int SetName(fid_t fid, void* address, size_t bytes) {
+  PassiveEndpoint* pep = ToPassive(fid);
+  if (pep->id.handle != 0) return -FI_EOPBADSTATE;
+  if (address == nullptr || AddressBytes(address) == 0 || bytes < AddressBytes(address)) {
+    return -FI_EINVAL;
+  }
+  return SetAddress(&pep->info->src_addr, &pep->info->src_addrlen, address, bytes) ? 0
+                                                                                   : -FI_ENOMEM;
+}
+
+int RejectRequest(fid_pep*, fid_t handle, const void* data, size_t bytes) {
+  if (handle == nullptr || handle->fclass != FI_CLASS_CONNREQ) return -FI_EINVAL;
+  if (bytes > kRejectDataBytes - kCmTrailerBytes || (bytes != 0 && data == nullptr)) {
+    return -FI_EINVAL;
+  }
+  auto* request = reinterpret_cast<ConnectionRequest*>(handle);
+  if (TakeRequest(request)) Reject(request->channel, request->id, data, bytes);
+  delete request;
+  return 0;
+}
+
+int Bind(fid* fid, struct fid* other, uint64_t flags) {
+  PassiveEndpoint* pep = ToPassive(fid);
+  if (flags != 0) return -FI_EBADFLAGS;
+  if (other == nullptr || other->fclass != FI_CLASS_EQ) return -FI_EINVAL;
+  auto* eq = reinterpret_cast<Eq*>(other);
+  if (pep->eq != nullptr || eq->fabric != pep->fabric) return -FI_EINVAL;
+  pep->eq = eq;
+  eq->users.fetch_add(1);
+  return 0;
+}
+
+int Control(fid* fid, int command, void* arg) {
+  PassiveEndpoint* pep = ToPassive(fid);
+  if (command != FI_BACKLOG) return -FI_ENOSYS;
+  if (arg == nullptr || *static_cast<int*>(arg) < 0) return -FI_EINVAL;
+  pep->backlog = *static_cast<int*>(arg);
+  return 0;
+}
+
+int Close(fid* fid) {
+  PassiveEndpoint* pep = ToPassive(fid);
+  CloseCmId(&pep->id);
+  // Nobody will accept what waits. Its handles stay the program's.
+  for (;;) {
+    ConnectionRequest* request;
+    {
+      MutexGuard guard(g_requests_mutex);
+      request = pep->requests;
+      if (request == nullptr) break;
+      pep->requests = request->next;
+      request->listener = nullptr;
+    }
+    Reject(request->channel, request->id, nullptr, 0);
+  }
+  if (pep->channel != nullptr) GiveChannel(pep->channel);
+  if (pep->eq != nullptr) pep->eq->users.fetch_sub(1);
+  pep->fabric->users.fetch_sub(1);
+  FreeInfo(pep->info);
+  delete pep;
+  return 0;
+}
+
+int GetOption(fid_t, int level, int name, void* out, size_t* bytes) {
+  if (level != FI_OPT_ENDPOINT || name != FI_OPT_CM_DATA_SIZE) return -FI_ENOPROTOOPT;
+  if (out == nullptr || bytes == nullptr) return -FI_EINVAL;
+  const size_t data_bytes = kRequestDataBytes - kCmTrailerBytes;
+  if (*bytes < sizeof(data_bytes)) return -FI_ETOOSMALL;
+  memcpy(out, &data_bytes, sizeof(data_bytes));
+  *bytes = sizeof(data_bytes);
+  return 0;
+}
+
+int SetOption(fid_t, int, int, const void*, size_t) { return -FI_ENOPROTOOPT; }
+
+fi_ops g_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = Close,
+    .bind = Bind,
+    .control = Control,
+    .ops_open = kUnsupported,
+    .tostr = nullptr,
+    .ops_set = kUnsupported,
+};
+
+fi_ops_ep g_endpoint_ops = {
+    .size = sizeof(fi_ops_ep),
+    .cancel = kUnsupported,
+    .getopt = GetOption,
+    .setopt = SetOption,
+    .tx_ctx = kUnsupported,
+    .rx_ctx = kUnsupported,
+    .rx_size_left = kUnsupported,
+    .tx_size_left = kUnsupported,
+};
+
+fi_ops_cm g_cm_ops = {
+    .size = sizeof(fi_ops_cm),
+    .setname = SetName,
+    .getname = GetName,
+    .getpeer = kUnsupported,
+    .connect = kUnsupported,
+    .listen = Listen,
+    .accept = kUnsupported,
+    .reject = RejectRequest,
+    .shutdown = kUnsupported,
+    .join = kUnsupported,
+};
+
+}  // namespace
+
+bool TakeRequest(ConnectionRequest* request) {
+  MutexGuard guard(g_requests_mutex);
+  if (request->listener == nullptr) return false;
+  ConnectionRequest** link = &request->listener->requests;
+  while (*link != nullptr && *link != request) link = &(*link)->next;
+  if (*link == nullptr) return false;
+  *link = request->next;
+  request->listener = nullptr;
+  return true;
+}
+
+void Reject(CmChannel* channel, shm::CmHandle id, const void* data, size_t bytes) {
+  constexpr uint8_t kRejectConsumer = 28;  // IBTA 12.6.7.2, table 110
+  shm::CmRequest request = NewCmRequest(shm::CmOp::kReject, id);
+  request.reject.reason = kRejectConsumer;
+  EncodeCmData({static_cast<const uint8_t*>(data), bytes, nullptr, 0}, kRejectDataBytes,
+               request.reject.private_data);
+  request.reject.private_data_len = kRejectDataBytes;
+  shm::CmReply reply;
+  AskCm(channel, request, &reply);
+  AskCm(channel, NewCmRequest(shm::CmOp::kDestroyId, id), &reply);
+}
+
+size_t AddressBytes(const void* address) {
+  sa_family_t family;
+  memcpy(&family, address, sizeof(family));
+  if (family == AF_INET) return sizeof(sockaddr_in);
+  return family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
+}
+
+int CopyName(const void* address, size_t address_bytes, void* out, size_t* bytes) {
+  if (bytes == nullptr || (out == nullptr && *bytes != 0)) return -FI_EINVAL;
+  if (address == nullptr) return -FI_EADDRNOTAVAIL;
+  const size_t room = *bytes;
+  *bytes = address_bytes;
+  memcpy(out, address, room < address_bytes ? room : address_bytes);
+  return room < address_bytes ? -FI_ETOOSMALL : 0;
+}
+
+int CopyName(const shm::CmAddress& address, void* out, size_t* bytes) {
+  sockaddr_in6 name = {};
+  client::FromCmAddress(address, &name);
+  return CopyName(&name, AddressBytes(&name), out, bytes);
+}
+
+int OpenPassiveEndpoint(Fabric* fabric, fi_info* info, fid_pep** out, void* context) {
+  if (info->ep_attr != nullptr && info->ep_attr->type != FI_EP_MSG) return -FI_EINVAL;
+  auto* pep = new (std::nothrow) PassiveEndpoint;
+  if (pep == nullptr) return -FI_ENOMEM;
+  pep->info = CopyInfo(info);
+  if (pep->info == nullptr) {
+    delete pep;
+    return -FI_ENOMEM;
+  }
+  pep->fabric = fabric;
+  fabric->users.fetch_add(1);
+  pep->fid.fid.fclass = FI_CLASS_PEP;
+  pep->fid.fid.context = context;
+  pep->fid.fid.ops = &g_fid_ops;
+  pep->fid.ops = &g_endpoint_ops;
+  pep->fid.cm = &g_cm_ops;
+  *out = &pep->fid;
+  return 0;
+}
+
+}  // namespace verbena::fi
