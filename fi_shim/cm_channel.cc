@@ -66,7 +66,7 @@ void Unlink(CmId* id) {
 void TellDeath(CmChannel* channel) {
   if (channel->is_dead) return;
   channel->is_dead = true;
-  // Who is told may not go away meanwhile: that needs the mutex.
+  // Who is told may not go away meanwhile: that takes the mutex.
   for (CmId* id = channel->ids; id != nullptr; id = id->next) {
     if (id->on_death != nullptr) id->on_death(id);
   }

@@ -54,9 +54,8 @@ struct CmChannel {
 };
 
 // The channel of an EQ, made for the first that asks; reading the EQ asks it for events. Given back
-// as often as taken, and not from within an event. With eq == nullptr: one of the caller's own, which
-// calls AskChannel itself.
-// Errors: -FI_ENOMEM; -FI_EMFILE; -FI_ENODEV: no daemon; -FI_EIO.
+// as often as taken, and not from within an event. With eq == nullptr: one of the caller's own,
+// which calls AskChannel itself. Errors: -FI_ENOMEM; -FI_EMFILE; -FI_ENODEV: no daemon; -FI_EIO.
 int TakeChannel(Eq* eq, CmChannel** out);
 void GiveChannel(CmChannel* channel);
 // Tells all events that wait.

@@ -51,10 +51,10 @@ int Enable(Endpoint* base) {
   shm::QueryDeviceReply device = {};
   int error = Execute(ep->domain, shm::CommandOp::kQueryDevice, shm::HandleRequest{}, &device);
   if (error != 0) return error;
-  ep->max_rd_atomic = static_cast<uint8_t>(std::min(
-      {device.max_qp_rd_atom, device.max_qp_init_rd_atom, uint32_t{UINT8_MAX}}));
-  const size_t receives = ep->receives != nullptr ? ep->receives->operations.size()
-                                                  : ep->info->rx_attr->size;
+  ep->max_rd_atomic = static_cast<uint8_t>(
+      std::min({device.max_qp_rd_atom, device.max_qp_init_rd_atom, uint32_t{UINT8_MAX}}));
+  const size_t receives =
+      ep->receives != nullptr ? ep->receives->operations.size() : ep->info->rx_attr->size;
   error = PrepareQueues(ep, attr.size * std::max<size_t>(attr.rma_iov_limit, 1), receives);
   if (error != 0) return error;
   error = MakeQp(ep);

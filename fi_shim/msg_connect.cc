@@ -19,7 +19,8 @@ constexpr uint8_t kRetryCount = 7;
 // After 0.32 ms a message that found no receive buffer is sent again. IBTA table 45.
 constexpr uint8_t kMinRnrTimerCode = 10;
 
-// --- what the program is told ---------------------------------------------------------------------
+// --- what the program is told
+// ---------------------------------------------------------------------
 
 void PostCm(MsgEndpoint* ep, uint32_t event, const CmData& data) {
   alignas(fi_eq_cm_entry) char entry[sizeof(fi_eq_cm_entry) + shm::kCmPrivateDataMax] = {};
@@ -43,7 +44,8 @@ void FailConnecting(MsgEndpoint* ep, int error, int provider, const CmData& data
   PostFailure(ep, error, provider, data.data, data.bytes);
 }
 
-// --- the QP ---------------------------------------------------------------------------------------
+// --- the QP
+// ---------------------------------------------------------------------------------------
 
 int Modify(MsgEndpoint* ep, QpState state) {
   shm::CmRequest request = NewCmRequest(shm::CmOp::kInitQpAttr, ep->id.handle);
@@ -67,7 +69,8 @@ int ToRts(MsgEndpoint* ep) {
   return error != 0 ? error : Modify(ep, QpState::kRts);
 }
 
-// --- events ---------------------------------------------------------------------------------------
+// --- events
+// ---------------------------------------------------------------------------------------
 
 bool HasKeyOf(const Endpoint& ep, const uint8_t* key, size_t bytes) {
   const AuthKey own = AuthKeyOf(ep.domain, ep.info->ep_attr);
@@ -154,7 +157,8 @@ void OnCmDeath(CmId* id) {
   EndConnection(ep, /*is_told=*/true);
 }
 
-// --- fi_ops_cm ------------------------------------------------------------------------------------
+// --- fi_ops_cm
+// ------------------------------------------------------------------------------------
 
 int Prepare(MsgEndpoint* ep) {
   if (ep->eq == nullptr && ep->domain->eq == nullptr) return -FI_ENOEQ;

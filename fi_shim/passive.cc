@@ -17,7 +17,8 @@ PassiveEndpoint* ToPassive(fid* fid) { return reinterpret_cast<PassiveEndpoint*>
 
 pthread_mutex_t g_requests_mutex = PTHREAD_MUTEX_INITIALIZER;  // guards all lists of requests
 
-// --- requests -------------------------------------------------------------------------------------
+// --- requests
+// -------------------------------------------------------------------------------------
 
 // The listener's info, with who asks and whom.
 fi_info* InfoOf(const PassiveEndpoint& listener, ConnectionRequest* request) {
@@ -88,7 +89,8 @@ void OnDeath(CmId* id) {
   PostError(listener->eq, entry, nullptr, 0);
 }
 
-// --- the endpoint ---------------------------------------------------------------------------------
+// --- the endpoint
+// ---------------------------------------------------------------------------------
 
 int EnsureBound(PassiveEndpoint* pep) {
   if (pep->id.handle != 0) return 0;
@@ -144,8 +146,7 @@ int SetName(fid_t fid, void* address, size_t bytes) {
   if (address == nullptr || AddressBytes(address) == 0 || bytes < AddressBytes(address)) {
     return -FI_EINVAL;
   }
-  return SetAddress(&pep->info->src_addr, &pep->info->src_addrlen, address, bytes) ? 0
-                                                                                   : -FI_ENOMEM;
+  return SetAddress(&pep->info->src_addr, &pep->info->src_addrlen, address, bytes) ? 0 : -FI_ENOMEM;
 }
 
 int RejectRequest(fid_pep*, fid_t handle, const void* data, size_t bytes) {
