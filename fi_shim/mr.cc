@@ -1,4 +1,5 @@
 // Registration of memory.
+#include "fi_shim/hmem.h"
 #include "fi_shim/mr.h"
 
 #include <string.h>
@@ -51,7 +52,8 @@ int CheckAttr(const Domain* domain, const fi_mr_attr* attr, uint64_t flags) {
   const size_t length = attr->mr_iov[0].iov_len;
   if (length == 0 || addr + length < addr) return -FI_EINVAL;
   if (int error = CheckFlags(domain, flags, attr->access); error != 0) return error;
-  const bool names_iface = (domain->caps & FI_HMEM) != 0;
+  // Without the program's own functions there is nobody to move bytes of devices.
+  const bool names_iface = (domain->caps & FI_HMEM) != 0 && domain->hmem == nullptr;
   if (names_iface && attr->iface != FI_HMEM_SYSTEM) return -FI_ENOSYS;
   const bool chooses_key = (domain->mr_mode & FI_MR_PROV_KEY) == 0;
   if (chooses_key && attr->requested_key > kMrKeyMax) return -FI_EKEYREJECTED;
@@ -109,6 +111,7 @@ int Close(fid* fid) {
     if (is_bound) return -FI_EBUSY;
   }
   Deregister(mr);
+  RemoveDeviceRange(domain, mr->state->addr, mr->state->length);
   Leave(domain, mr);
   Destroy(domain, mr);
   return 0;
@@ -207,14 +210,16 @@ int RegAttr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** out) {
   state->begins_disabled =
       (domain->mr_mode & FI_MR_ENDPOINT) != 0 ||
       ((domain->mr_mode & FI_MR_RMA_EVENT) != 0 && (flags & FI_RMA_EVENT) != 0);
-  int error = 0;
-  if (attr->auth_key_size != 0 && FI_VERSION_GE(domain->api_version, FI_VERSION(1, 5))) {
+  int error = AddDeviceRange(domain, state->addr, state->length, *attr);
+  if (error == 0 && attr->auth_key_size != 0 &&
+      FI_VERSION_GE(domain->api_version, FI_VERSION(1, 5))) {
     error = ProtectionOf(domain, attr->auth_key, attr->auth_key_size, &state->protection);
   }
   if (error == 0 && (domain->mr_mode & FI_MR_ENDPOINT) == 0 && !domain->reports_mr_by_eq) {
     error = Register(mr, PdOf(mr));
   }
   if (error != 0) {
+    RemoveDeviceRange(domain, state->addr, state->length);
     Destroy(domain, mr);
     return error;
   }

@@ -47,6 +47,7 @@ struct Cntr;
 struct Av;
 struct Mr;
 struct Endpoint;
+struct HmemOverride;
 struct HwCq;
 struct Lane;
 struct PendingMrs;
@@ -98,6 +99,7 @@ struct Domain {
   RawKey* raw_keys = nullptr;
   Mr* mrs = nullptr;
   PendingMrs* pending_mrs = nullptr;  // mr_events.cc
+  HmemOverride* hmem = nullptr;       // the program moves bytes by itself: hmem.h
 };
 
 // Runs a command of the domain's session: 0 or a negative FI errno.

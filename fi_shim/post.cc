@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "fi_shim/endpoint.h"
+#include "fi_shim/hmem.h"
 
 namespace verbena::fi {
 namespace {
@@ -53,7 +54,11 @@ int FillBody(Endpoint* ep, const HwQp& qp, bool is_inline, size_t bytes, Walk* w
     wqe->inline_bytes = static_cast<uint32_t>(bytes);
     while (bytes != 0) {
       const iovec piece = walk->Next(&bytes);
-      memcpy(out, piece.iov_base, piece.iov_len);
+      if (__builtin_expect(ep->domain->hmem != nullptr, 0)) {
+        if (!CopyFromProgram(ep->domain, out, piece.iov_base, piece.iov_len)) return -FI_EFAULT;
+      } else {
+        memcpy(out, piece.iov_base, piece.iov_len);
+      }
       out += piece.iov_len;
     }
     return 0;

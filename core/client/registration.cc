@@ -62,6 +62,17 @@ int WantedBackend(Backend* out) {
   return EINVAL;
 }
 
+namespace {
+
+// Memory that the program moves by itself nobody else may touch.
+int BackendOf(const Session* session, Backend* out) {
+  const int error = WantedBackend(out);
+  if (error == 0 && session->IsMovedByProgram()) *out = Backend::kAssisted;
+  return error;
+}
+
+}  // namespace
+
 int PrepareRegion(Session* session, Population population, Registration* registration,
                   shm::RegMrRequest* request) {
   int error = CheckAccess(request->access);
@@ -71,7 +82,7 @@ int PrepareRegion(Session* session, Population population, Registration* registr
   // unknowingly. Who asks for nothing gets no mapped memory: docs/known-limits.md says what
   // programs may notice of it.
   Backend backend;
-  error = WantedBackend(&backend);
+  error = BackendOf(session, &backend);
   if (error == 0) error = PrepareBackend(session, backend, request);
   if (error != 0) return error;
   int sharing_error = 0;
@@ -88,7 +99,7 @@ int PrepareRegion(Session* session, Population population, Registration* registr
 
 int PrepareWholeProcess(Session* session, shm::RegMrRequest* request) {
   Backend backend;
-  int error = WantedBackend(&backend);
+  int error = BackendOf(session, &backend);
   if (error == 0 && backend == Backend::kMapped) error = EOPNOTSUPP;
   return error == 0 ? PrepareBackend(session, backend, request) : error;
 }

@@ -25,6 +25,8 @@
 namespace verbena::client {
 
 struct Helper;
+struct MoveFunctions;
+struct Mover;
 struct PayloadFile;
 
 // Where a queue rings: in the session's page, or in that of its thread domain.
@@ -103,6 +105,11 @@ class Session {
   // Starts the session's helper if it has none; see assist.h. `for_entries`: of queues, too, even
   // if the NIC has another way. Errors: EOPNOTSUPP: not to be had; EMFILE; ENOMEM; EIO.
   int OpenAssist(bool for_entries);
+  // From now on the program's functions move all bytes of its memory, on a thread of their own, in
+  // place of a helper; see assist_mover.h. Before memory is registered. Errors: EBUSY: it has a
+  // helper; EOPNOTSUPP; EMFILE; ENOMEM; EIO.
+  int MoveBy(const MoveFunctions& functions);
+  bool IsMovedByProgram() const { return mover_ != nullptr; }
 
   // AsyncEventMessage per message; EOF means IBV_EVENT_DEVICE_FATAL. Owned by the session.
   int async_fd() const { return async_fd_; }
@@ -169,6 +176,8 @@ class Session {
   void WakeNic();
   Arena* FindArena(uint32_t id) const;
   Arena* AddArena(const shm::FdMessage& message, int fd);
+  // What a helper or a mover needs; once. assist_lock_ is held.
+  int TakeAssistFds(bool for_entries, int* file, int* socket);
   // Takes the fd of `kind` and `id` out of the socket or the messages kept. -1: it never came.
   int AwaitFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message);
   int TakeFd(shm::FdKind kind, shm::Handle handle, uint64_t* bytes);
@@ -212,6 +221,7 @@ class Session {
   bool has_tried_assist_ = false;  // the daemon gives what it takes once
   int assist_error_ = 0;
   Helper* helper_ = nullptr;
+  Mover* mover_ = nullptr;
 
   Session* next_session_ = nullptr;  // list of this process's sessions, for the fork handlers
   uint64_t probe_ = 0;               // what Hello.probe_addr points at

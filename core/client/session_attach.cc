@@ -12,6 +12,7 @@
 #include <new>
 
 #include "core/client/assist.h"
+#include "core/client/assist_mover.h"
 #include "core/client/no_cancel.h"
 #include "core/client/payload.h"
 #include "core/client/scoped_lock.h"
@@ -289,6 +290,11 @@ void Session::Close() {
   } else if (helper_ != nullptr) {
     StopHelper(helper_);
   }
+  if (mover_ != nullptr && IsForkedCopy()) {
+    ForgetMover(mover_);
+  } else if (mover_ != nullptr) {
+    StopMover(mover_);
+  }
   CloseFd(&imported_fd_);
   CloseFd(&async_fd_);
   CloseFd(&doorbell_fd_);
@@ -407,26 +413,40 @@ int Session::OpenPayload(PayloadFile** out) {
   return error;
 }
 
+int Session::TakeAssistFds(bool for_entries, int* file, int* socket) {
+  has_tried_assist_ = true;
+  shm::OpenAssistRequest request = {};
+  if (for_entries) request.flags = shm::kAssistEntries;
+  const int error =
+      Execute(shm::CommandOp::kOpenAssist, &request, sizeof(request), nullptr, 0, nullptr);
+  if (error != 0) return error;
+  uint64_t bytes;
+  *file = TakeFd(shm::FdKind::kAssistFile, 0, &bytes);
+  *socket = *file < 0 ? -1 : TakeFd(shm::FdKind::kAssistSocket, 0, &bytes);
+  if (*socket >= 0) return 0;
+  CloseFd(file);
+  return EIO;
+}
+
 int Session::OpenAssist(bool for_entries) {
   NoCancel no_cancel;
   if ((welcome_.dma_backends & shm::kDmaAssisted) == 0 || IsForkedCopy()) return EOPNOTSUPP;
   ScopedLock lock(&assist_lock_);
   if (has_tried_assist_) return assist_error_;
-  has_tried_assist_ = true;
-  shm::OpenAssistRequest request = {};
-  if (for_entries) request.flags = shm::kAssistEntries;
-  assist_error_ =
-      Execute(shm::CommandOp::kOpenAssist, &request, sizeof(request), nullptr, 0, nullptr);
-  if (assist_error_ != 0) return assist_error_;
-  uint64_t bytes;
-  int file = TakeFd(shm::FdKind::kAssistFile, 0, &bytes);
-  int socket = file < 0 ? -1 : TakeFd(shm::FdKind::kAssistSocket, 0, &bytes);
-  if (socket < 0) {
-    CloseFd(&file);
-    assist_error_ = EIO;
-  } else {
-    assist_error_ = StartHelper(file, socket, &helper_);
-  }
+  int file = -1, socket = -1;
+  assist_error_ = TakeAssistFds(for_entries, &file, &socket);
+  if (assist_error_ == 0) assist_error_ = StartHelper(file, socket, &helper_);
+  return assist_error_;
+}
+
+int Session::MoveBy(const MoveFunctions& functions) {
+  NoCancel no_cancel;
+  if (IsForkedCopy()) return EOPNOTSUPP;
+  ScopedLock lock(&assist_lock_);
+  if (has_tried_assist_) return EBUSY;
+  int file = -1, socket = -1;
+  assist_error_ = TakeAssistFds(/*for_entries=*/false, &file, &socket);
+  if (assist_error_ == 0) assist_error_ = StartMover(file, socket, functions, &mover_);
   return assist_error_;
 }
 
