@@ -134,14 +134,6 @@ void AskChannel(CmChannel* channel) {
   }
 }
 
-shm::CmRequest NewCmRequest(shm::CmOp op, shm::CmHandle handle) {
-  shm::CmRequest request;
-  memset(&request, 0, sizeof(request));
-  request.op = static_cast<uint32_t>(op);
-  request.handle = handle;
-  return request;
-}
-
 int AskCm(CmChannel* channel, const shm::CmRequest& request, shm::CmReply* reply) {
   return -channel->session->Execute(request, reply);
 }

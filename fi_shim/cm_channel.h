@@ -10,6 +10,7 @@
 
 #include "core/client/cm_session.h"
 #include "core/shm/cm.h"
+#include "fi_shim/cm_calls.h"
 #include "fi_shim/objects.h"
 
 namespace verbena::fi {
@@ -62,7 +63,6 @@ void GiveChannel(CmChannel* channel);
 void AskChannel(CmChannel* channel);
 
 // Requests. 0 or a negative FI errno.
-shm::CmRequest NewCmRequest(shm::CmOp op, shm::CmHandle handle);
 int AskCm(CmChannel* channel, const shm::CmRequest& request, shm::CmReply* reply);
 int AskCm(CmId* id, shm::CmOp op, uint32_t number = 0);
 // An identifier of RC; its callbacks are set already. -FI_ENOMEM and others.

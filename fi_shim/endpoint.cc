@@ -452,8 +452,14 @@ int PrepareQueues(Endpoint* ep, uint64_t send_entries, uint64_t receive_entries)
   if (error == 0) error = AcquireHwCq(ep, ep->tx_cq, send_entries, &ep->tx_hw);
   if (error == 0) {
     ep->send_entries = send_entries;
+    // Those of a shared context are reserved once in each CQ.
+    if (ep->receives->is_shared) receive_entries = 0;
     error = AcquireHwCq(ep, ep->rx_cq, receive_entries, &ep->rx_hw);
     if (error == 0) ep->receive_entries = receive_entries;
+    if (error == 0 && ep->receives->is_shared) {
+      error = ReserveShared(ep->receives, ep->rx_hw);
+      ep->has_shared_room = error == 0;
+    }
   }
   if (error == 0) error = WatchAll(ep);
   if (error != 0) ReleaseQueues(ep);
@@ -462,6 +468,8 @@ int PrepareQueues(Endpoint* ep, uint64_t send_entries, uint64_t receive_entries)
 
 void ReleaseQueues(Endpoint* ep) {
   UnwatchAll(ep);
+  if (ep->has_shared_room) UnreserveShared(ep->receives, ep->rx_hw);
+  ep->has_shared_room = false;
   ReleaseHwCq(ep, ep->tx_cq, ep->send_entries, &ep->tx_hw);
   ReleaseHwCq(ep, ep->rx_cq, ep->receive_entries, &ep->rx_hw);
   ep->send_entries = ep->receive_entries = 0;

@@ -25,7 +25,7 @@ class OperationPool {
   size_t taken() const { return taken_; }
   size_t size() const { return count_; }
   // Of those taken the one posted first; that of a context (of several the first). nullptr: none.
-  Operation* Oldest() const;
+  Operation* Oldest() const;  // nor completed by the NIC already
   Operation* Find(const void* context) const;
   size_t IndexOf(const Operation& operation) const {
     return static_cast<size_t>(&operation - all_);
@@ -38,6 +38,8 @@ class OperationPool {
   size_t taken_ = 0;
   uint64_t sequence_ = 0;
 };
+
+struct SharedRoom;
 
 // Where receives wait: an endpoint's own, or a shared receive context (fi_srx_context).
 struct ReceiveContext {
@@ -66,11 +68,17 @@ struct ReceiveContext {
   // Of a shared one, whose completions name the QP: the endpoints, by their QP's handle.
   static constexpr size_t kBuckets = 64;
   Endpoint* by_qp[kBuckets] = {};
+  pthread_mutex_t rooms_mutex = PTHREAD_MUTEX_INITIALIZER;
+  SharedRoom* rooms = nullptr;  // what is reserved in CQs for a shared one's receives
 };
 // `pd`, `whole_process_lkey` and `domain` are set. -FI_ENOMEM; -FI_EINVAL; -FI_EIO.
 int InitReceives(ReceiveContext* receives, Endpoint* endpoint, size_t size, uint32_t iov_limit,
                  bool has_grhs);
 void DeinitReceives(ReceiveContext* receives);
+
+// srx.cc. Room for a shared one's receives in a CQ, by each endpoint that completes them there.
+int ReserveShared(ReceiveContext* receives, HwCq* hw);
+void UnreserveShared(ReceiveContext* receives, HwCq* hw);
 
 struct EndpointKind;  // what differs, as functions
 
@@ -102,6 +110,7 @@ struct Endpoint {
   OperationPool sends;
   ReceiveContext* receives = nullptr;  // its own, or that of the SRX bound
   bool owns_receives = false;
+  bool has_shared_room = false;  // ReserveShared
   uint64_t tx_op_flags = 0, rx_op_flags = 0;
   size_t inject_bytes = 0, min_multi_recv_bytes = 0;
   size_t cm_data_bytes = 0;                        // FI_OPT_CM_DATA_SIZE; 0: it has none

@@ -27,6 +27,7 @@ Operation* OperationPool::Take() {
   if (operation == nullptr) return nullptr;
   free_ = operation->next;
   operation->is_taken = true;
+  operation->is_done = false;
   operation->sequence = sequence_++;
   ++taken_;
   return operation;
@@ -44,7 +45,7 @@ Operation* OperationPool::Oldest() const {
   Operation* oldest = nullptr;
   for (size_t i = 0; i < count_; ++i) {
     Operation* candidate = &all_[i];
-    if (!candidate->is_taken) continue;
+    if (!candidate->is_taken || candidate->is_done) continue;
     if (oldest == nullptr || candidate->sequence < oldest->sequence) oldest = candidate;
   }
   return oldest;

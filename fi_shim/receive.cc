@@ -182,9 +182,25 @@ void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_a
   }
 }
 
+namespace {
+
+// Those of which completions wait in the CQ: the program will be told when it makes room.
+void MarkDone(HwCq* hw, const ReceiveContext* receives) {
+  if (hw == nullptr) return;
+  Guard guard(hw->lock);
+  hw->ring.Remove([receives](const shm::Cqe& cqe) {
+    auto* operation = reinterpret_cast<Operation*>(cqe.wr_id);
+    if (cqe.is_send == 0 && operation->receives == receives) operation->is_done = true;
+    return false;
+  });
+}
+
+}  // namespace
+
 void FlushReceives(Endpoint* ep) {
   ReceiveContext* receives = ep->receives;
   if (receives == nullptr || receives->is_shared) return;
+  MarkDone(ep->rx_hw, receives);
   {
     Guard guard(receives->lock);
     receives->is_over = true;
