@@ -8,6 +8,7 @@
 
 #include "core/base/types.h"
 #include "fi_shim/cm_calls.h"
+#include "fi_shim/kept_entries.h"
 #include "fi_shim/rdm.h"
 
 namespace verbena::fi {
@@ -62,11 +63,6 @@ bool IsResourceError(WcStatus status) {
          status == WcStatus::kRemInvReqErr;
 }
 
-Operation* OperationAt(const Lane& lane, uint32_t index) {
-  const auto* wqe = static_cast<const shm::SendWqe*>(lane.qp.sq.Entry(index));
-  return reinterpret_cast<Operation*>(wqe->wr_id);
-}
-
 int MakeQp(Lane* lane) {
   if (lane->qp.handle != 0) return 0;
   RdmEndpoint* ep = lane->endpoint;
@@ -113,7 +109,7 @@ void SetState(Lane* lane, Lane::State state) {
 // Entries [begin, producer index) will never be carried out.
 void CollectFailed(const Lane& lane, uint32_t begin, Aftermath* after) {
   for (uint32_t i = begin; i != lane.qp.sq.producer_index(); ++i) {
-    Operation* operation = OperationAt(lane, i);
+    Operation* operation = OperationOf(lane.qp.sq, i);
     if (--operation->parts != 0) continue;
     operation->next = nullptr;
     *after->failed_end = operation;
@@ -288,15 +284,7 @@ void MakeAnew(Lane* lane, Aftermath* after) {
   Detach(lane, after);
   int error = MakeQp(lane);
   if (error == 0) {
-    for (uint32_t i = kept_from; i != old.sq.producer_index(); ++i) {
-      const void* wqe = old.sq.Entry(i);
-      if (reinterpret_cast<Operation*>(static_cast<const shm::SendWqe*>(wqe)->wr_id)
-              ->failed_status != 0) {
-        continue;
-      }
-      // As many as fitted into the old one.
-      memcpy(lane->qp.sq.Reserve(), wqe, old.sq.stride_bytes());
-    }
+    CopyKept(old.sq, kept_from, &lane->qp.sq);
     lane->qp.sq.Publish();
     error = BeginToConnect(lane);
   }

@@ -127,6 +127,7 @@ int Enable(Endpoint* base) {
   const uint64_t send_entries = uint64_t{info.tx_attr->size} *
                                 (info.tx_attr->rma_iov_limit > 1 ? info.tx_attr->rma_iov_limit : 1);
   int error = BindAddress(ep);
+  ep->progress_fd = ep->cm_fd;
   if (error == 0) error = PrepareQueues(ep, send_entries, info.rx_attr->size);
   if (error != 0) return error;
   if ((info.caps & FI_DIRECTED_RECV) != 0 && !ep->receives->is_shared) {
@@ -138,7 +139,6 @@ int Enable(Endpoint* base) {
     ReleaseQueues(ep);
     return error;
   }
-  ep->progress_fd = ep->cm_fd;
   ep->is_made = true;
   return 0;
 }
@@ -153,15 +153,16 @@ void DropReceiveCompletions(RdmEndpoint* ep) {
   });
 }
 
+// While its queues are there another thread may be in its `progress`.
 void Destroy(Endpoint* base) {
   auto* ep = static_cast<RdmEndpoint*>(base);
   client::NoCancel no_cancel;
   CloseLanes(ep);
   UnmakePlace(ep);
-  if (ep->cm_channel != 0) AskCm(ep->cm, shm::CmOp::kDestroyChannel, ep->cm_channel);
-  if (ep->cm_fd >= 0) close(ep->cm_fd);
   DropReceiveCompletions(ep);
   ReleaseQueues(ep);
+  if (ep->cm_channel != 0) AskCm(ep->cm, shm::CmOp::kDestroyChannel, ep->cm_channel);
+  if (ep->cm_fd >= 0) close(ep->cm_fd);
   Unprotect(ep);
   free(ep->sources);
   delete ep;
