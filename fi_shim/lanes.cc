@@ -11,6 +11,9 @@
 #include "fi_shim/kept_entries.h"
 #include "fi_shim/rdm.h"
 
+// The version that glibc had before it moved the function: this library loads on older ones, too.
+__asm__(".symver pthread_mutex_trylock, pthread_mutex_trylock@GLIBC_2.2.5");
+
 namespace verbena::fi {
 namespace {
 

@@ -84,6 +84,7 @@ struct Domain {
   fi_av_type av_type = FI_AV_UNSPEC;
   uint64_t mr_mode = 0;  // bits; the old BASIC and SCALABLE are resolved to bits
   uint64_t caps = 0, mode = 0;
+  uint32_t addr_format = FI_FORMAT_UNSPEC;
   uint32_t tclass = 0;
   uint8_t auth_key[32] = {};
   size_t auth_key_size = 0;
@@ -100,6 +101,11 @@ struct Domain {
   Mr* mrs = nullptr;
   PendingMrs* pending_mrs = nullptr;  // mr_events.cc
   HmemOverride* hmem = nullptr;       // the program moves bytes by itself: hmem.h
+  fid_domain* peer = nullptr;         // fi_domain2 with FI_PEER: the owner's
+  // EQs are told once that the NIC is gone.
+  bool has_told_death = false;
+  Domain* next_open = nullptr;  // all that are open, in order (domain.cc)
+  char name[64] = {};
 };
 
 // Runs a command of the domain's session: 0 or a negative FI errno.
@@ -149,6 +155,9 @@ struct Failure : Completion {
   int provider = 0;  // prov_errno: a WcStatus or 1000 + VendorErr; fi_cq_strerror explains
   size_t olen = 0;   // what was cut off
   const char* text = nullptr;  // for err_data, if the program has room
+  // Instead of a text (FI_EADDRNOTAVAIL: the address of the source). Both are copied.
+  const void* err_data = nullptr;
+  size_t err_data_bytes = 0;
 };
 
 // fi_cq. Its HwCq may serve several endpoints; what the program has not read yet waits here.

@@ -1,0 +1,266 @@
+#include "fi_shim/hw_cq.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <bit>
+#include <new>
+
+#include "core/client/no_cancel.h"
+#include "fi_shim/completion_queue.h"
+#include "fi_shim/endpoint.h"
+
+namespace verbena::fi {
+namespace {
+
+// At most so many in one call, so that who reads one completion does not wait for all.
+constexpr uint32_t kBatch = 256;
+// A reader that spins looks whether the daemon lives, now and then.
+constexpr uint32_t kEmptyPollsPerClockRead = 1024;
+constexpr int64_t kLivenessPeriodNs = 100'000'000;
+constexpr uint32_t kEmptyPollsPerYield = 256;
+
+int64_t CoarseNowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+int FiError(int error) {
+  switch (error) {
+    case EMFILE:
+    case ENFILE:
+      return -FI_EMFILE;
+    case EIO:
+      return -FI_EIO;
+    case EINVAL:
+      return -FI_EINVAL;
+    default:
+      return -FI_ENOMEM;
+  }
+}
+
+int OpenChannel(HwCq* hw) {
+  client::Session* session = hw->domain->session;
+  shm::HandleReply reply = {};
+  const int error =
+      session->Execute(shm::CommandOp::kCreateChannel, nullptr, 0, &reply, sizeof(reply));
+  if (error != 0) return FiError(error);
+  hw->channel = reply.handle;
+  hw->channel_fd = session->TakeChannelFd(reply.handle);
+  return hw->channel_fd >= 0 ? 0 : FiError(errno);
+}
+
+void Destroy(HwCq* hw, shm::CommandOp op, shm::Handle handle) {
+  const shm::HandleRequest request = {handle, 0};
+  if (handle != 0) {
+    hw->domain->session->Execute(op, &request, sizeof(request), nullptr, 0);
+  }
+}
+
+int MakeRing(HwCq* hw, uint32_t entries) {
+  const shm::CreateCqRequest request = {
+      hw->channel, 0, entries, 0, reinterpret_cast<uint64_t>(hw), 0};
+  shm::CreateCqReply reply = {};
+  const int error = hw->domain->session->Execute(shm::CommandOp::kCreateCq, &request,
+                                                 sizeof(request), &reply, sizeof(reply));
+  if (error != 0) return FiError(error);
+  hw->handle = reply.cq;
+  const RingMemory memory = hw->domain->session->MapRing(reply.place);
+  if (!memory.IsValid()) return -FI_ENOMEM;
+  hw->ring = CqConsumer(memory, reply.place.entries);
+  hw->entries = reply.place.entries;
+  return 0;
+}
+
+// The lock is held.
+int Resize(HwCq* hw, uint32_t entries) {
+  const shm::ResizeCqRequest request = {hw->handle, entries, 0};
+  shm::CreateCqReply reply = {};
+  hw->ring.Publish();
+  const int error = hw->domain->session->Execute(shm::CommandOp::kResizeCq, &request,
+                                                 sizeof(request), &reply, sizeof(reply));
+  // What the NIC can't give is room; what it does not say is what of it.
+  if (error != 0) return error == EIO ? -FI_EIO : -FI_ENOMEM;
+  const RingMemory memory = hw->domain->session->MapRing(reply.place);
+  if (!memory.IsValid()) return -FI_ENOMEM;
+  hw->ring.MoveTo(memory, reply.place.entries);
+  hw->entries = reply.place.entries;
+  return 0;
+}
+
+// Hands out what there is. False: nothing.
+bool TakeCompletions(HwCq* hw) {
+  Guard guard(hw->lock);
+  uint32_t taken = 0;
+  for (; taken < kBatch; ++taken) {
+    const shm::Cqe* cqe = hw->ring.Peek();
+    if (cqe == nullptr || (hw->cq != nullptr && !HasRoom(hw->cq))) break;
+    OnCompletion(hw, *cqe);
+    hw->ring.Consume();
+  }
+  if (taken != 0) hw->ring.Publish();
+  return taken != 0;
+}
+
+bool IsEmpty(HwCq* hw) {
+  Guard guard(hw->lock);
+  return hw->ring.Peek() == nullptr;
+}
+
+// Members that must do something of their own. Who finds another thread at it leaves it to that.
+void ServeMembers(HwCq* hw, bool is_dead) {
+  if (!hw->members_lock.TryLock()) return;
+  for (size_t i = 0; i < hw->members.size(); ++i) {
+    Endpoint* endpoint = hw->members[i].endpoint;
+    if (is_dead) {
+      if (hw->members[i].knows_of_death) continue;
+      hw->members[i].knows_of_death = true;
+      hw->unaware.fetch_sub(1);
+      if (endpoint->kind->on_death != nullptr) endpoint->kind->on_death(endpoint);
+    } else if (endpoint->kind->progress != nullptr) {
+      endpoint->kind->progress(endpoint);
+    }
+  }
+  hw->members_lock.Unlock();
+}
+
+void OnEmptyPoll(HwCq* hw) {
+  const uint32_t polls = hw->empty_polls.load(std::memory_order_relaxed) + 1;
+  hw->empty_polls.store(polls, std::memory_order_relaxed);
+  if (polls % kEmptyPollsPerClockRead == 0) {
+    const int64_t now_ns = CoarseNowNs();
+    if (now_ns - hw->liveness_checked_ns.load(std::memory_order_relaxed) > kLivenessPeriodNs) {
+      hw->liveness_checked_ns.store(now_ns, std::memory_order_relaxed);
+      hw->domain->session->IsAlive();
+    }
+  }
+  if (polls % kEmptyPollsPerYield == 0) sched_yield();
+}
+
+}  // namespace
+
+int OpenHwCq(Domain* domain, uint32_t entries, bool with_channel, HwCq** out) {
+  client::NoCancel no_cancel;
+  auto* hw = new (std::nothrow) HwCq();
+  if (hw == nullptr) return -FI_ENOMEM;
+  hw->domain = domain;
+  ElideIfAlone(hw->lock, domain->threading);
+  ElideIfAlone(hw->members_lock, domain->threading);
+  int error = with_channel ? OpenChannel(hw) : 0;
+  if (error == 0) error = MakeRing(hw, entries < 1 ? 1 : entries);
+  if (error != 0) {
+    CloseHwCq(hw);
+    return error;
+  }
+  *out = hw;
+  return 0;
+}
+
+void CloseHwCq(HwCq* hw) {
+  client::NoCancel no_cancel;
+  Destroy(hw, shm::CommandOp::kDestroyCq, hw->handle);
+  Destroy(hw, shm::CommandOp::kDestroyChannel, hw->channel);
+  if (hw->channel_fd >= 0) close(hw->channel_fd);
+  delete hw;
+}
+
+int Reserve(HwCq* hw, int64_t entries) {
+  client::NoCancel no_cancel;
+  Guard guard(hw->lock);
+  const uint64_t wanted = hw->reserved_entries + static_cast<uint64_t>(entries);
+  if (entries > 0) {
+    if (wanted > UINT32_MAX / 2) return -FI_ENOMEM;
+    if (wanted > hw->entries) {
+      const int error = Resize(hw, std::bit_ceil(static_cast<uint32_t>(wanted)));
+      if (error != 0) return error;
+    }
+    if (hw->cq != nullptr && !MakeRoom(hw->cq, wanted)) return -FI_ENOMEM;
+  }
+  hw->reserved_entries = wanted;
+  return 0;
+}
+
+int Join(HwCq* hw, Endpoint* ep) {
+  Guard guard(hw->members_lock);
+  for (HwMember& member : hw->members) {
+    if (member.endpoint != ep) continue;
+    ++member.joins;
+    return 0;
+  }
+  if (!hw->members.Push({ep, 1, false})) return -FI_ENOMEM;
+  if (ep->progress_fd >= 0) {
+    if (const int error = AddWakeFd(hw, ep->progress_fd); error != 0) {
+      hw->members.RemoveAt(hw->members.size() - 1);
+      return error;
+    }
+  }
+  hw->unaware.fetch_add(1);
+  if (ep->kind->progress != nullptr) hw->with_progress.fetch_add(1);
+  return 0;
+}
+
+void Leave(HwCq* hw, Endpoint* ep) {
+  Guard guard(hw->members_lock);
+  for (size_t i = 0; i < hw->members.size(); ++i) {
+    HwMember& member = hw->members[i];
+    if (member.endpoint != ep || --member.joins != 0) continue;
+    if (!member.knows_of_death) hw->unaware.fetch_sub(1);
+    if (ep->progress_fd >= 0) RemoveWakeFd(hw, ep->progress_fd);
+    if (ep->kind->progress != nullptr) hw->with_progress.fetch_sub(1);
+    hw->members.RemoveAt(i);
+    return;
+  }
+}
+
+int AddWakeFd(HwCq* hw, int fd) { return hw->cq == nullptr ? 0 : AddWakeFd(hw->cq, fd); }
+void RemoveWakeFd(HwCq* hw, int fd) {
+  if (hw->cq != nullptr) RemoveWakeFd(hw->cq, fd);
+}
+
+void Progress(HwCq* hw) {
+  client::Session* session = hw->domain->session;
+  if (__builtin_expect(session->IsForkedCopy(), 0)) return;
+  if (hw->with_progress.load(std::memory_order_relaxed) != 0) ServeMembers(hw, false);
+  if (TakeCompletions(hw)) {
+    hw->empty_polls.store(0, std::memory_order_relaxed);
+    return;
+  }
+  if (__builtin_expect(session->KnownDead(), 0)) {
+    // What the NIC completed before its end comes first.
+    if (hw->unaware.load() != 0 && IsEmpty(hw)) ServeMembers(hw, true);
+    return;
+  }
+  OnEmptyPoll(hw);
+}
+
+void Arm(HwCq* hw) {
+  if (hw->channel == 0 || hw->domain->session->IsForkedCopy()) return;
+  Guard guard(hw->lock);
+  hw->ring.Arm(false);
+}
+
+void TakeEvents(HwCq* hw) {
+  if (hw->channel_fd < 0) return;
+  client::NoCancel no_cancel;
+  const int saved_errno = errno;
+  for (;;) {
+    shm::ChannelEvent event;
+    const ssize_t bytes = recv(hw->channel_fd, &event, sizeof(event), MSG_DONTWAIT);
+    if (bytes == sizeof(event)) continue;
+    if (bytes == 0) hw->domain->session->MarkDead();
+    break;
+  }
+  errno = saved_errno;
+}
+
+bool HasMore(HwCq* hw) {
+  if (hw->domain->session->IsForkedCopy()) return false;
+  if (!IsEmpty(hw)) return true;
+  return hw->domain->session->KnownDead() && hw->unaware.load() != 0;
+}
+
+}  // namespace verbena::fi

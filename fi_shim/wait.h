@@ -1,0 +1,105 @@
+// What a program sleeps on: the wait object of a CQ, counter, EQ or wait set.
+//
+// Behind each there is an epoll instance with the fds of all that can wake its owner (channels of
+// the NIC's CQs, connection management) and a bell, an eventfd for what happens in this process.
+// Nothing here looks at what the owner has: he arms, looks once more, and only then sleeps
+// (Readiness).
+#pragma once
+
+#include <pthread.h>
+#include <rdma/fi_eq.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "fi_shim/list.h"
+#include "fi_shim/objects.h"
+
+namespace verbena::fi {
+
+struct WaitSet;
+
+// A point in time by which a call returns; of a timeout in milliseconds, where negative is never.
+class Deadline {
+ public:
+  explicit Deadline(int timeout_ms);
+  bool HasPassed() const;
+  // For epoll_wait; rounded up, -1: never.
+  int RemainingMs() const;
+
+ private:
+  int64_t at_ns_ = -1;
+};
+
+class Waiter {
+ public:
+  Waiter() = default;
+  ~Waiter() { Close(); }
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+
+  // `set`: of FI_WAIT_SET, which it joins as `owner`. Errors: -FI_EINVAL: no such kind, no set;
+  // -FI_ENOSYS: FI_WAIT_POLLFD, which only sets have; -FI_EMFILE; -FI_ENOMEM.
+  int Open(fi_wait_obj kind, fid_wait* set, fid* owner);
+  void Close();
+
+  fi_wait_obj kind() const { return kind_; }
+  // Whether fi_cq_sread and the like may be called.
+  bool MayBlock() const { return kind_ != FI_WAIT_NONE && kind_ != FI_WAIT_SET; }
+  // Whether fds wake it; else its owner has to look again and again (FI_WAIT_YIELD).
+  bool HasFd() const { return epoll_fd_ >= 0; }
+  int fd() const { return epoll_fd_; }
+
+  // -FI_ENOMEM. Each fd once; it must be removed before it is closed.
+  int AddFd(int fd);
+  void RemoveFd(int fd);
+
+  // Whoever is asleep, or is about to fall asleep after Quiet, wakes up.
+  void Ring();
+  // For an owner who is about to sleep and will look once more.
+  void Quiet();
+  // Until something rings, or an fd is readable, or the deadline has passed. It may return early.
+  // False: a signal has come to this thread.
+  bool Sleep(const Deadline& deadline);
+
+  // FI_GETWAIT, FI_GETWAITOBJ. -FI_ENOSYS: another command; -FI_ENODATA: no such object.
+  int Control(int command, void* arg);
+
+ private:
+  int StartSignaller();
+  static void* Signal(void* self);
+
+  fi_wait_obj kind_ = FI_WAIT_NONE;
+  int epoll_fd_ = -1;
+  int bell_fd_ = -1;
+  WaitSet* set_ = nullptr;
+  fid* owner_ = nullptr;
+  // FI_WAIT_MUTEX_COND: somebody has to signal the condition when the NIC has something, and only a
+  // thread can. It runs as long as the program has such an object.
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t cond_ = PTHREAD_COND_INITIALIZER;
+  pthread_t signaller_ = {};
+  bool has_signaller_ = false;
+  int stop_fd_ = -1;
+};
+
+// fi_wait_open.
+struct WaitSet {
+  fid_wait fid;
+  Fabric* fabric = nullptr;
+  std::atomic<uint32_t> users{0};
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  // guards members
+  List<struct ::fid*> members;
+  Waiter waiter;
+};
+int OpenWaitSet(fid_fabric* fabric, fi_wait_attr* attr, fid_wait** set);
+
+// 0: nothing waits to be read, and what comes will wake who sleeps on the object; -FI_EAGAIN.
+// Each makes progress first.
+int TryWait(fid* object);
+int TryWait(Cq* cq);
+int TryWait(Cntr* cntr);
+int TryWait(Eq* eq);
+int TryWaitAll(fid_fabric* fabric, fid** fids, int count);  // fi_trywait
+
+}  // namespace verbena::fi
