@@ -47,13 +47,15 @@ bool IsStale(Context* context, const Message& message) {
 // there is something to get, so that a program may poll it and then get without fear to block.
 template <typename Message>
 void DropStale(Context* context, int fd, EventStream* stream) {
+  const int saved_errno = errno;
   for (;;) {
     Message message;
     const ssize_t n = recv(fd, &message, sizeof(message), MSG_PEEK | MSG_DONTWAIT);
     stream->may_hold_stale = n > 0;
-    if (n != sizeof(message) || !IsStale(context, message)) return;
+    if (n != sizeof(message) || !IsStale(context, message)) break;
     (void)recv(fd, &message, sizeof(message), MSG_DONTWAIT);
   }
+  errno = saved_errno;
 }
 
 // Takes one whole message. False with errno set; at the end of the stream the daemon is gone.

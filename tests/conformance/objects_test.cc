@@ -374,5 +374,14 @@ TEST_F(Verb_ibv_destroy_qp, PendingWorkVanishesWithoutCompletions) {
   EXPECT_TRUE(NeverWithin([&] { return ibv_poll_cq(a->recv_cq, 1, &wc) != 0; }));
 }
 
+// Libraries clean up by it after a failure whose errno they then return.
+TEST_F(Verb_ibv_destroy_qp, ThatSucceedsLeavesErrnoAlone) {
+  MakePair();
+  errno = EXDEV;
+  ASSERT_EQ(ibv_destroy_qp(a->qp), 0);
+  EXPECT_EQ(errno, EXDEV) << strerror(errno);
+  a->qp = nullptr;
+}
+
 }  // namespace
 }  // namespace verbena::conformance
