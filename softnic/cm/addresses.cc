@@ -118,6 +118,14 @@ const CmNic* CmAddressBook::Find(uint32_t index) const {
   return nullptr;
 }
 
+CmHardwareAddress CmAddressBook::HardwareOf(uint32_t index, const Gid& gid) const {
+  const CmNic* nic = Find(index);
+  if (nic == nullptr) return {};
+  const auto found =
+      static_cast<size_t>(std::find(nic->gids.begin(), nic->gids.end(), gid) - nic->gids.begin());
+  return found < nic->hardware.size() ? nic->hardware[found] : CmHardwareAddress{};
+}
+
 uint8_t CmAddressBook::GidIndexOf(const CmPlace& place) const {
   const CmNic* nic = Find(place.nic);
   if (nic == nullptr) return 0;

@@ -45,6 +45,8 @@ class CmAddressBook {
   }
   const std::vector<CmNic>& nics() const { return nics_; }
   const CmNic* Find(uint32_t index) const;
+  // Not known: all zero.
+  CmHardwareAddress HardwareOf(uint32_t nic, const Gid& gid) const;
   // 0 if the NIC has it no more.
   uint8_t GidIndexOf(const CmPlace& place) const;
 

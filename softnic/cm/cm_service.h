@@ -13,6 +13,7 @@
 // anybody's.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -46,11 +47,15 @@ struct CmServiceConfig {
   uint8_t retry_count_max = 15;
 };
 
+// Of a network's interface; all zero: none, or not known.
+using CmHardwareAddress = std::array<uint8_t, 6>;
+
 struct CmNic {
   uint32_t index = 0;
   std::string name;
-  uint64_t node_guid = 0;  // big-endian, as NicInfo's
-  std::vector<Gid> gids;   // by index; zero: empty
+  uint64_t node_guid = 0;                   // big-endian, as NicInfo's
+  std::vector<Gid> gids;                    // by index; zero: empty
+  std::vector<CmHardwareAddress> hardware;  // of the interface that has each GID's address
   uint32_t active_mtu_bytes = 4096;
   uint8_t rate = 3;  // enum ibv_rate
   bool is_up = true;
@@ -82,7 +87,9 @@ class CmService {
   CmService& operator=(const CmService&) = delete;
 
   // The NICs as they are now; before anything else, and whenever something has changed. One that is
-  // no more takes its connections along: their identifiers are told DEVICE_REMOVAL.
+  // no more takes its connections along: their identifiers are told DEVICE_REMOVAL. Where an
+  // address is now that of an interface with another hardware address, its identifiers are told
+  // ADDR_CHANGE.
   void SetNics(Instant now, std::vector<CmNic> nics);
   // Addresses of this host that need not be any NIC's. Peers on this machine find them at the first
   // NIC that is local only; ports do not matter.

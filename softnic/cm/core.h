@@ -38,6 +38,7 @@ enum class CmEventType : uint32_t {
   kDisconnected = 10,
   kDeviceRemoval = 11,
   kMulticastJoin = 12,
+  kAddrChange = 14,
   kTimewaitExit = 15,
 };
 inline constexpr uint16_t kPortSpaceIpoib = 0x0002;
@@ -104,6 +105,7 @@ struct CmIdentifier {
   std::optional<uint8_t> tos{}, ack_timeout_exp{};
   // Once it is known which NIC it is of.
   std::optional<CmPlace> place{};
+  CmHardwareAddress hardware{};  // of its place, as the program was told last
   Gid remote_gid{};
   bool has_route = false;
   CmPath path{};
@@ -178,7 +180,8 @@ class CmCore {
   using Reply = shm::CmReply;
   using EngineEvent = transport::cm::Event;
 
-  // --- requests.cc: who is meant ----------------------------------------------------------------
+  // --- requests.cc: NICs, and who is meant -------------------------------------------------------
+  void TellOfHardware(CmIdentifier& id);
   int Dispatch(Instant now, CmSession& session, const Request& request, Reply* reply);
   int DispatchToId(Instant now, CmSession& session, CmIdentifier& id, const Request& request,
                    Reply* reply);
@@ -210,6 +213,7 @@ class CmCore {
   // -> events that the client took
   uint32_t DestroyId(Instant now, CmSession& session, shm::CmHandle handle);
   int Bind(CmIdentifier& id, const shm::CmAddress& address);
+  void Place(CmIdentifier& id, const CmPlace& place) const;
   int Listen(CmIdentifier& id, uint32_t backlog);
   void StopListening(CmIdentifier& id);
   int ResolveAddress(CmSession& session, CmIdentifier& id, const Request& request);

@@ -288,7 +288,7 @@ CmIdentifier* CmCore::NewConnection(CmSession& session, const CmIdentifier& list
   if (IsLinkLocal(id.source)) id.source.scope_id = scope_id;
   if (IsLinkLocal(id.destination)) id.destination.scope_id = scope_id;
   id.bound = id.source;
-  id.place = {nic, event.route.local};
+  Place(id, {nic, event.route.local});
   id.remote_gid = event.route.remote;
   SetComm(id, event.id);
   return &id;

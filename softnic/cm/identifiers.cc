@@ -136,9 +136,14 @@ int CmCore::Bind(CmIdentifier& id, const CmAddress& address) {
   }
   id.has_port = true;
   id.source = id.bound = holder.address;
-  if (!IsWildcard(address)) id.place = place;
+  if (!IsWildcard(address)) Place(id, place);
   id.state = CmState::kAddrBound;
   return 0;
+}
+
+void CmCore::Place(CmIdentifier& id, const CmPlace& place) const {
+  id.place = place;
+  id.hardware = addresses_.HardwareOf(place.nic, place.gid);
 }
 
 int CmCore::Listen(CmIdentifier& id, uint32_t backlog) {
@@ -191,7 +196,7 @@ int CmCore::ResolveAddress(CmSession& session, CmIdentifier& id, const Request& 
   id.source = reach.source;
   id.source.port = port;
   id.destination = reach.destination;
-  id.place = reach.local;
+  Place(id, reach.local);
   id.remote_gid = reach.remote;
   id.state = CmState::kAddrResolved;
   ports_.Update(id.port_space, HolderOf(id));

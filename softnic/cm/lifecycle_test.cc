@@ -294,6 +294,39 @@ TEST_F(CmLifecycle, ANicThatGoesTakesItsConnectionsAlong) {
   ASSERT_NO_FATAL_FAILURE(Expect(pair_.client, RDMA_CM_EVENT_CONNECT_REQUEST));
 }
 
+// As on Linux where a bond fails over: whoever has an address of the NIC is told, each time.
+TEST_F(CmLifecycle, AnAddressThatMovesIsToldOf) {
+  constexpr CmHardwareAddress kFirst = {2, 0, 0, 0, 0, 1}, kSecond = {2, 0, 0, 0, 0, 2};
+  auto look = [&](const CmHardwareAddress& ipv4, const CmHardwareAddress& ipv6) {
+    std::vector<CmNic> nics = NicsOf(0);
+    nics[0].hardware = {{}, ipv4, ipv6};
+    hosts_[0]->SetNics(now_, nics);
+    Drain(0);
+  };
+  look(kFirst, kFirst);
+  ASSERT_NO_FATAL_FAILURE(MakeConnection(&pair_));
+  const Program other = StartProgram(0);
+  const shm::CmHandle bound = NewId(other), anywhere = NewId(other), elsewhere = NewId(other);
+  ASSERT_EQ(Bind(other, bound, At("10.0.0.1")), 0);
+  ASSERT_EQ(Bind(other, anywhere, At("0.0.0.0", 56)), 0);
+  ASSERT_EQ(Bind(other, elsewhere, At(Ip6Of(0).c_str())), 0);
+  look(kSecond, kFirst);
+  for (const auto& [program, id] : {std::pair(pair_.client, pair_.active), {other, bound}}) {
+    ASSERT_NO_FATAL_FAILURE(Expect(program, RDMA_CM_EVENT_ADDR_CHANGE));
+    EXPECT_EQ(last_.id, id);
+    ASSERT_NO_FATAL_FAILURE(ExpectSilence(program));
+  }
+  look({}, kFirst);  // for now nobody has it
+  look(kSecond, kFirst);
+  ASSERT_NO_FATAL_FAILURE(ExpectSilence(other));
+  look(kFirst, kFirst);
+  ASSERT_NO_FATAL_FAILURE(Expect(other, RDMA_CM_EVENT_ADDR_CHANGE));
+  ASSERT_NO_FATAL_FAILURE(Expect(pair_.client, RDMA_CM_EVENT_ADDR_CHANGE));
+  // A hint, and nothing else.
+  ASSERT_EQ(Do(pair_.client, CmOp::kDisconnect, pair_.active), 0);
+  ASSERT_NO_FATAL_FAILURE(Expect(pair_.server, RDMA_CM_EVENT_DISCONNECTED));
+}
+
 TEST_F(CmLifecycle, WhatIsShown) {
   ASSERT_NO_FATAL_FAILURE(MakeConnection(&pair_));
   const std::vector<CmService::SessionRow> rows = hosts_[1]->Show();

@@ -21,7 +21,11 @@ void CmCore::SetNics(Instant now, std::vector<CmNic> nics) {
   }
   for (auto& [number, session] : sessions_) {
     for (auto& [handle, id] : session.ids) {
-      if (!id.place.has_value() || !gone.contains(id.place->nic)) continue;
+      if (!id.place.has_value()) continue;
+      if (!gone.contains(id.place->nic)) {
+        TellOfHardware(id);
+        continue;
+      }
       if (id.state == CmState::kListen) StopListening(id);
       ClearComm(id);
       id.state = CmState::kDeviceRemoval;
@@ -44,6 +48,17 @@ void CmCore::SetNics(Instant now, std::vector<CmNic> nics) {
     }
   }
   Pump(now);
+}
+
+// As Linux where a bond fails over. An address that is nowhere for now is where it was.
+void CmCore::TellOfHardware(CmIdentifier& id) {
+  const CmHardwareAddress now = addresses_.HardwareOf(id.place->nic, id.place->gid);
+  if (now == CmHardwareAddress{} || now == id.hardware) return;
+  const bool was_known = id.hardware != CmHardwareAddress{};
+  id.hardware = now;
+  if (was_known && HasRoomForEvent(sessions_.at(id.self.session))) {
+    Tell(id, CmEventType::kAddrChange, 0);
+  }
 }
 
 // --- sessions ------------------------------------------------------------------------------------

@@ -316,6 +316,10 @@ void CmFront::TellNics() {
     nic.name.assign(status.info.name, strnlen(status.info.name, sizeof(status.info.name)));
     nic.node_guid = status.info.node_guid;
     nic.gids = status.gids;
+    for (const Gid& gid : nic.gids) {
+      const auto* interface = interfaces_.list().Find(interfaces_.list().IndexOf(gid));
+      nic.hardware.push_back(interface == nullptr ? CmHardwareAddress{} : interface->mac);
+    }
     nic.active_mtu_bytes = status.active_mtu_bytes;
     nic.is_up = status.is_up;
     nic.is_local_only = status.network.empty();

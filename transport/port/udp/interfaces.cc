@@ -246,6 +246,7 @@ void InterfaceWatcher::Compare(const InterfaceList& now, std::vector<InterfaceCh
     if (before != nullptr && before->mtu != after.mtu) {
       tell(Kind::kMtuChanged, after.index, after.mtu, {});
     }
+    if (before != nullptr && before->mac != after.mac) tell(Kind::kMacChanged, after.index, 0, {});
   }
   for (const InterfaceAddress& after : now.addresses) {
     if (after.usable && !Has(list_, after)) {

@@ -58,6 +58,7 @@ struct InterfaceChange {
     kLinkUp,    // up and running from now on
     kLinkDown,  // or gone
     kMtuChanged,
+    kMacChanged,    // its hardware address, as that of a bond that fails over
     kAddressAdded,  // and usable
     kAddressRemoved,
     kResync,  // changes were lost: look at list() anew

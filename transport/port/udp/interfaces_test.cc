@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <net/if.h>
+#include <net/if_arp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -68,6 +69,18 @@ bool SetMtu(int mtu) {
   return done;
 }
 
+bool SetMac(char last) {
+  const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+  ifreq request{};
+  strcpy(request.ifr_name, "lo");
+  request.ifr_hwaddr.sa_family = ARPHRD_LOOPBACK;
+  request.ifr_hwaddr.sa_data[0] = 2;
+  request.ifr_hwaddr.sa_data[5] = last;
+  const bool done = ioctl(fd, SIOCSIFHWADDR, &request) == 0;
+  close(fd);
+  return done;
+}
+
 bool Saw(const std::vector<InterfaceChange>& changes, Kind kind) {
   return std::any_of(changes.begin(), changes.end(), [&](const InterfaceChange& change) {
     return change.kind == kind && change.interface_name == "lo";
@@ -103,6 +116,10 @@ int WatchTheLoopbackInterface() {
   REQUIRE(SetMtu(1500));
   REQUIRE(WaitFor(&watcher, Kind::kMtuChanged, &changes));
   REQUIRE(changes.back().mtu == 1500);
+
+  REQUIRE(SetMac(7));
+  REQUIRE(WaitFor(&watcher, Kind::kMacChanged, &changes));
+  REQUIRE(watcher.list().Find(changes.back().interface_index)->mac[5] == 7);
 
   REQUIRE(SetUp(false));
   REQUIRE(WaitFor(&watcher, Kind::kLinkDown, &changes));
