@@ -57,6 +57,14 @@ int Commands::ResolveRoute(const Command& command) {
   return Ask(command, cmd.id, NewRequest(shm::CmOp::kResolveRoute, cmd.timeout_ms));
 }
 
+// Whether it has a NIC: librdmacm asks whenever that may have changed.
+void Commands::NoteQuery(const Command& command, uint32_t id, const shm::CmQuery& query) {
+  if (query.node_guid == 0) return;
+  client::ScopedLock lock(&mutex_);
+  Named* named = ids_.Find(id);
+  if (named != nullptr && named->channel == command.channel) named->has_nic = true;
+}
+
 int Commands::QueryRoute(const Command& command) {
   rdma_ucm_query cmd;
   rdma_ucm_query_route_resp answer = {};
@@ -68,6 +76,7 @@ int Commands::QueryRoute(const Command& command) {
     return error;
   }
   const shm::CmQuery& query = reply.query;
+  NoteQuery(command, cmd.id, query);
   client::FromCmAddress(query.source, &answer.src_addr);
   client::FromCmAddress(query.destination, &answer.dst_addr);
   answer.node_guid = query.node_guid;
@@ -93,6 +102,7 @@ int Commands::Query(const Command& command) {
   if (int error = Ask(command, cmd.id, NewRequest(shm::CmOp::kQuery), &reply); error != 0) {
     return error;
   }
+  NoteQuery(command, cmd.id, reply.query);
   switch (cmd.option) {
     case RDMA_USER_CM_QUERY_ADDR:
       return AnswerQueryAddress(command, cmd.response, reply.query);

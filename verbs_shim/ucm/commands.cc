@@ -141,7 +141,7 @@ int Commands::CreateId(const Command& command) {
   if (int error = Execute(command.channel, request, &reply); error != 0) return error;
   {
     client::ScopedLock lock(&mutex_);
-    answer.id = ids_.Take({command.channel, reply.handle, 0});
+    answer.id = ids_.Take({.channel = command.channel, .handle = reply.handle, .uid = cmd.uid});
   }
   const int error = answer.id == kNoNumber ? ENOMEM : command.Answer(cmd.response, answer);
   if (error == 0) return 0;
@@ -155,8 +155,13 @@ int Commands::DestroyId(const Command& command) {
   rdma_ucm_destroy_id_resp answer = {};
   if (int error = command.CheckRoom(sizeof(answer)); error != 0) return error;
   if (int error = command.Read(&cmd); error != 0) return error;
-  shm::CmReply reply;
-  if (int error = Ask(command, cmd.id, NewRequest(shm::CmOp::kDestroyId), &reply); error != 0) {
+  shm::CmReply reply = {};
+  const int error = Ask(command, cmd.id, NewRequest(shm::CmOp::kDestroyId), &reply);
+  if (error == EIO) {
+    // With the daemon the identifier has gone.
+    client::ScopedLock lock(&mutex_);
+    if (const Named* named = ids_.Find(cmd.id)) reply.number = named->events_taken;
+  } else if (error != 0) {
     return error;
   }
   Forget(command.channel, cmd.id);

@@ -9,6 +9,9 @@
 // that is too short, unknown, or of an identifier of another channel; ENOENT: no such identifier;
 // ENOSPC: no room for the answer; EFAULT; ENOSYS: one that the kernel has not either.
 //
+// When the daemon goes all NICs have gone: each identifier that had one gets DEVICE_REMOVAL, then
+// commands say EIO, but that identifiers can be destroyed.
+//
 // Thread: any number of them. No lock is held while the daemon is asked.
 #pragma once
 
@@ -18,6 +21,8 @@
 
 #include "core/shm/cm.h"
 #include "verbs_shim/ucm/numbers.h"
+
+struct rdma_ucm_event_resp;
 
 namespace verbena::ucm {
 
@@ -61,6 +66,10 @@ class Commands {
     Channel channel{};
     shm::CmHandle handle = 0;
     uint32_t owner = 0;  // of a membership: the identifier's number
+    // Of an identifier, for when the daemon can't be asked any more.
+    uint64_t uid = 0;           // the program's name for it; 0: a request's, not accepted yet
+    uint32_t events_taken = 0;  // as far as the program was given them
+    bool has_nic = false, is_removed = false;
   };
   using Table = Numbers<Named>;
 
@@ -94,6 +103,12 @@ class Commands {
   int AnswerQueryGid(const Command& command, uint64_t response, const shm::CmQuery& query);
   int Join(const Command& command, uint32_t id, uint64_t response, shm::CmRequest request);
   int TakeEvent(const Command& command, shm::CmReply* reply);
+  int Deliver(const Command& command, const shm::CmEvent& event, uint64_t response);
+  // The daemon is gone. False: nobody of the channel has yet to be told.
+  bool TakeRemoved(const Channel& channel, rdma_ucm_event_resp* out);
+  // Under the lock. kNoNumber: there is none.
+  uint32_t NumberOf(const Channel& channel, shm::CmHandle handle);
+  void NoteQuery(const Command& command, uint32_t id, const shm::CmQuery& query);
   // Asks about the identifier of that number, which has to be the channel's.
   int Ask(const Command& command, uint32_t id, shm::CmRequest request, shm::CmReply* reply);
   int Ask(const Command& command, uint32_t id, shm::CmRequest request);

@@ -17,6 +17,9 @@ struct WriteEventCommand {
   uint64_t arg;
 };
 
+// RDMA_CM_EVENT_DEVICE_REMOVAL; rdma/rdma_cma.h does not go with rdma/rdma_user_cm.h.
+constexpr uint32_t kDeviceRemoval = 11;
+
 // IBTA 12.6.7.2, those that a program may give.
 constexpr uint8_t kRejectConsumer = 28, kRejectVendorOption = 35;
 
@@ -51,7 +54,10 @@ int Commands::Accept(const Command& command) {
   ToCmConnParam(cmd.conn_param, &request.connect.param);
   request.connect.param.ece_vendor_id = cmd.ece.vendor_id;
   request.connect.param.ece_options = cmd.ece.attr_mod;
-  return Ask(command, cmd.id, request);
+  if (int error = Ask(command, cmd.id, request); error != 0) return error;
+  client::ScopedLock lock(&mutex_);
+  if (Named* named = ids_.Find(cmd.id)) named->uid = cmd.uid;
+  return 0;
 }
 
 int Commands::Reject(const Command& command) {
@@ -190,30 +196,57 @@ int Commands::GetEvent(const Command& command) {
   if (int error = command.CheckRoom(at_least); error != 0) return error;
   if (int error = command.Read(&cmd); error != 0) return error;
   shm::CmReply reply;
-  if (int error = TakeEvent(command, &reply); error != 0) return error;
-  const shm::CmEvent& event = reply.event;
+  const int error = TakeEvent(command, &reply);
+  if (error == 0) return Deliver(command, reply.event, cmd.response);
+  if (error != EIO || !TakeRemoved(command.channel, &answer)) return error;
+  return command.Answer(cmd.response, answer);
+}
+
+uint32_t Commands::NumberOf(const Channel& channel, shm::CmHandle handle) {
+  for (uint32_t i = 0; i < ids_.end(); ++i) {
+    const Named* named = ids_.Find(i);
+    if (named == nullptr || named->handle != handle) continue;
+    if (named->channel.session == channel.session) return i;
+  }
+  return kNoNumber;
+}
+
+int Commands::Deliver(const Command& command, const shm::CmEvent& event, uint64_t response) {
+  rdma_ucm_event_resp answer;
   CopyEvent(event, &answer);
   const bool is_new = event.listener != 0;
-  answer.id = kNoNumber;
   {
     client::ScopedLock lock(&mutex_);
-    if (is_new) {
-      answer.id = ids_.Take({command.channel, event.id, 0});
-    } else {
-      for (uint32_t i = 0; i < ids_.end() && answer.id == kNoNumber; ++i) {
-        const Named* named = ids_.Find(i);
-        if (named == nullptr || named->handle != event.id) continue;
-        if (named->channel.session == command.channel.session) answer.id = i;
-      }
-    }
+    const uint32_t whose = NumberOf(command.channel, is_new ? event.listener : event.id);
+    if (Named* named = ids_.Find(whose)) ++named->events_taken;
+    answer.id = is_new
+                    ? ids_.Take({.channel = command.channel, .handle = event.id, .has_nic = true})
+                    : whose;
   }
   // A request that finds no number is told of all the same: librdmacm counts events. It refuses it.
-  const int error = command.Answer(cmd.response, answer);
+  const int error = command.Answer(response, answer);
   if (is_new && (error != 0 || answer.id == kNoNumber)) {
     DestroyHandle(command.channel, event.id);
     Forget(command.channel, answer.id);
   }
   return error;
+}
+
+bool Commands::TakeRemoved(const Channel& channel, rdma_ucm_event_resp* out) {
+  client::ScopedLock lock(&mutex_);
+  for (uint32_t i = 0; i < ids_.end(); ++i) {
+    Named* named = ids_.Find(i);
+    if (named == nullptr || !(named->channel == channel)) continue;
+    if (named->uid == 0 || !named->has_nic || named->is_removed) continue;
+    named->is_removed = true;
+    ++named->events_taken;
+    memset(out, 0, sizeof(*out));
+    out->uid = named->uid;
+    out->id = i;
+    out->event = kDeviceRemoval;
+    return true;
+  }
+  return false;
 }
 
 int Commands::WriteEvent(const Command& command) {

@@ -236,6 +236,50 @@ TEST_F(CommandsTest, AConnectRequestThatNobodyHearsOfIsGivenUp) {
   EXPECT_EQ(NewId(), 0u);
 }
 
+TEST_F(CommandsTest, WhenTheDaemonGoesWhoHasANicIsToldOnce) {
+  const uint32_t bound = NewId(0x111), idle = NewId(0x222), elsewhere = NewId(0x333, kOtherChannel);
+  for (const auto& [id, channel] : {std::pair(bound, kChannel), {elsewhere, kOtherChannel}}) {
+    NextReply().query.node_guid = 5;
+    rdma_ucm_query query{};
+    query.id = id;
+    rdma_ucm_query_route_resp route{};
+    ASSERT_EQ(WriteFor(RDMA_USER_CM_CMD_QUERY_ROUTE, query, &route, channel), 0);
+  }
+  // One request is accepted, and so known to the program; one is not.
+  rdma_ucm_event_resp answer{};
+  for (const shm::CmHandle handle : {200u, 201u}) {
+    shm::CmEvent& request = NextReply().event;
+    request.cookie = 0x111;
+    request.id = handle;
+    request.listener = 100;
+    request.event = 4;  // CONNECT_REQUEST
+    ASSERT_EQ(GetEvent(&answer), 0);
+    if (handle == 201) continue;
+    rdma_ucm_accept accept{};
+    accept.id = answer.id;
+    accept.uid = 0x444;
+    accept.conn_param = SomeParam();
+    ASSERT_EQ(Write(RDMA_USER_CM_CMD_ACCEPT, accept), 0);
+  }
+  for (int i = 0; i < 3; ++i) NextReply().error = EIO;
+  ASSERT_EQ(GetEvent(&answer), 0);
+  EXPECT_EQ(answer.event, 11u);  // DEVICE_REMOVAL
+  EXPECT_EQ(answer.status, 0u);
+  EXPECT_EQ(answer.uid, 0x111u);
+  EXPECT_EQ(answer.id, bound);
+  ASSERT_EQ(GetEvent(&answer), 0);
+  EXPECT_EQ(answer.uid, 0x444u);
+  EXPECT_EQ(GetEvent(&answer), EIO);
+  // They can be destroyed, with the events that the program took: two requests and the removal.
+  for (const auto& [id, taken] : {std::pair(bound, 3u), {idle, 0u}, {answer.id, 1u}}) {
+    NextReply().error = EIO;
+    uint32_t events = 77;
+    EXPECT_EQ(Destroy(id, &events), 0);
+    EXPECT_EQ(events, taken);
+    EXPECT_EQ(Destroy(id), ENOENT);
+  }
+}
+
 TEST_F(CommandsTest, EventsOfDatagramsSayHowToAnswer) {
   shm::CmEvent& event = NextReply().event;
   event.is_ud = 1;
