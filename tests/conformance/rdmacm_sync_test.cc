@@ -38,6 +38,7 @@ class Endpoint {
     if (id_ != nullptr) rdma_destroy_ep(std::exchange(id_, nullptr));
   }
   rdma_cm_id** put() { return &id_; }
+  void release() { id_ = nullptr; }
   rdma_cm_id* get() const { return id_; }
   rdma_cm_id* operator->() const { return id_; }
 
@@ -137,6 +138,35 @@ TEST_F(Cm_rdma_create_ep, ConnectDataGoBeforeThePrograms) {
   rdma_conn_param param = Param("then!");
   EXPECT_FAILS(rdma_connect(active.get(), &param), ECONNREFUSED);
   server.join();
+}
+
+// --- extended reliable connections, which neither this NIC has nor rxe
+// ----------------------------
+
+class Cm_xrc : public SyncTest {};
+
+TEST_F(Cm_xrc, AnActiveSideGetsNoQp) {
+  Info info(0, "127.0.0.1", "7471", RDMA_PS_IB);
+  info->ai_qp_type = IBV_QPT_XRC_SEND;
+  ibv_qp_init_attr attr = QpOptions(IBV_QPT_XRC_SEND);
+  EXPECT_FAILS(rdma_create_ep(active.put(), info.get(), nullptr, &attr), EOPNOTSUPP);
+  active.release();
+  ASSERT_EQ(rdma_create_ep(active.put(), info.get(), nullptr, nullptr), 0);
+  EXPECT_EQ(active->qp_type, IBV_QPT_XRC_SEND);
+  EXPECT_FAILS(rdma_create_qp(active.get(), nullptr, &attr), EOPNOTSUPP);
+  EXPECT_EQ(active->qp, nullptr);
+}
+
+TEST_F(Cm_xrc, APassiveSideGetsNeitherSrqNorQp) {
+  Info info(RAI_PASSIVE, "127.0.0.1", "0", RDMA_PS_IB);
+  info->ai_qp_type = IBV_QPT_XRC_RECV;
+  ASSERT_EQ(rdma_create_ep(listener.put(), info.get(), nullptr, nullptr), 0);
+  EXPECT_EQ(rdma_listen(listener.get(), 0), 0);
+  ibv_srq_init_attr srq_attr = {};
+  srq_attr.attr = {16, 1, 0};
+  EXPECT_FAILS(rdma_create_srq(listener.get(), nullptr, &srq_attr), EOPNOTSUPP);
+  ibv_qp_init_attr attr = QpOptions(IBV_QPT_XRC_RECV);
+  EXPECT_FAILS(rdma_create_qp(listener.get(), nullptr, &attr), EOPNOTSUPP);
 }
 
 // --- synchronous calls ---------------------------------------------------------------------------

@@ -90,7 +90,7 @@ void OnEstablished(rdma_cm_id* id) {
 
 void Destroy(rdma_cm_id* id) {
   if (id->qp != nullptr) rdma_destroy_qp(id);
-  rdma_destroy_id(id);
+  Succeeds("rdma_destroy_id", rdma_destroy_id(id));
 }
 
 int RunActive(rdma_event_channel* channel, sockaddr* there) {
@@ -138,7 +138,8 @@ int RunPassive(rdma_event_channel* channel, sockaddr* here, int connections) {
       is_over = !Accept(told.id);
     } else if (told.type == RDMA_CM_EVENT_ESTABLISHED) {
       OnEstablished(told.id);
-    } else if (told.type != RDMA_CM_EVENT_TIMEWAIT_EXIT) {
+    } else if (told.type != RDMA_CM_EVENT_TIMEWAIT_EXIT && told.type != RDMA_CM_EVENT_ADDR_CHANGE &&
+               told.id != listener) {
       if (told.type == RDMA_CM_EVENT_DISCONNECTED && stop_at == "-") Disconnect(told.id);
       is_over = true;
     }
@@ -146,7 +147,7 @@ int RunPassive(rdma_event_channel* channel, sockaddr* here, int connections) {
     Destroy(told.id);
     --connections;
   }
-  rdma_destroy_id(listener);
+  Destroy(listener);
   return 0;
 }
 
