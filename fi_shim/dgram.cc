@@ -78,7 +78,6 @@ int FindGid(DgramEndpoint* ep) {
     if (!is_it) continue;
     ep->sgid_index = static_cast<uint8_t>(entry.index);
     SetGid(entry.raw, &ep->name);
-    if (is_named && wanted.sa.sa_family == AF_INET) ep->name.in.sin_port = wanted.in.sin_port;
     return 0;
   }
   return -FI_EADDRNOTAVAIL;

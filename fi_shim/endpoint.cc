@@ -240,9 +240,10 @@ int Close(fid* fid) {
   if (ep->tx_hw != nullptr) Progress(ep->tx_hw);
   if (ep->rx_hw != nullptr && ep->rx_hw != ep->tx_hw) Progress(ep->rx_hw);
   Unbind(ep);
-  FreeInfo(ep->info);
+  fi_info* info = ep->info;
   Domain* domain = ep->domain;
   ep->kind->destroy(ep);
+  FreeInfo(info);
   domain->users.fetch_sub(1);
   return 0;
 }

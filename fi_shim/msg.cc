@@ -47,6 +47,7 @@ void ForgetQp(MsgEndpoint* ep) {
 
 int Enable(Endpoint* base) {
   MsgEndpoint* ep = ToMsg(base);
+  if (ep->is_disabled) return Resume(ep);
   const fi_tx_attr& attr = *ep->info->tx_attr;
   shm::QueryDeviceReply device = {};
   int error = Execute(ep->domain, shm::CommandOp::kQueryDevice, shm::HandleRequest{}, &device);
@@ -92,6 +93,18 @@ ssize_t Post(Endpoint* base, const SendRequest& request) {
   return PostToQp(ep, &ep->qp, request);
 }
 
+// Without resource management a message that finds no receive buffer disables the endpoint.
+void OnSend(Endpoint* base, Operation* operation, const shm::Cqe& cqe) {
+  MsgEndpoint* ep = ToMsg(base);
+  const bool is_connected = ep->state.load() == ConnectionState::kConnected;
+  if (cqe.status == static_cast<uint8_t>(WcStatus::kRnrRetryExcErr) && is_connected) {
+    Guard guard(ep->lock);
+    ep->is_disabled = true;
+    ep->is_enabled = false;
+  }
+  FinishSend(ep, operation, cqe);
+}
+
 void OnReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
   FinishReceive(ep, operation, cqe, FI_ADDR_NOTAVAIL);
 }
@@ -106,13 +119,35 @@ constexpr EndpointKind kMsgKind = {
     .enable = Enable,
     .destroy = Destroy,
     .post = Post,
-    .on_send = FinishSend,
+    .on_send = OnSend,
     .on_receive = OnReceive,
     .progress = nullptr,
     .on_death = OnDeath,
 };
 
 }  // namespace
+
+int Resume(MsgEndpoint* ep) {
+  if (ep->state.load() != ConnectionState::kConnected) return -FI_ENOTCONN;
+  Progress(ep->tx_hw);
+  FlushSends(ep);
+  shm::QueryQpReply now = {};
+  int error = Execute(ep->domain, shm::CommandOp::kQueryQp, shm::HandleRequest{ep->qp.handle, 0},
+                      &now);
+  if (error != 0) return error;
+  shm::QpAttr reset = {};
+  error = ModifyHwQp(&ep->qp, shm::qp_mask::kState, reset);
+  if (error != 0) return error;
+  ep->qp.sq.Reset();
+  // Each side goes on where the other is: nothing that was sent since has been carried out.
+  ep->rtr.rq_psn = now.attr.rq_psn;
+  ep->rts.sq_psn = now.attr.sq_psn;
+  error = InitHwQp(&ep->qp, AccessOf(ep->info->caps));
+  if (error == 0) error = ModifyHwQp(&ep->qp, ep->rtr_mask, ep->rtr);
+  if (error == 0) error = ModifyHwQp(&ep->qp, ep->rts_mask, ep->rts);
+  if (error == 0) ep->is_disabled = false;
+  return error;
+}
 
 int OpenMsgEndpoint(Domain* domain, fi_info* info, fid_ep** out, void* context) {
   ConnectionRequest* request = nullptr;

@@ -49,10 +49,16 @@ struct MsgEndpoint : Endpoint {
   ConnectionRequest* request = nullptr;
   std::atomic<ConnectionState> state{ConnectionState::kNone};
   uint8_t max_rd_atomic = 0;
+  // As it was connected, for when it is disabled (FI_RM_DISABLED) and enabled anew.
+  shm::QpAttr rtr = {}, rts = {};
+  uint32_t rtr_mask = 0, rts_mask = 0;
+  bool is_disabled = false;
 };
 
 // msg_connect.cc
 extern fi_ops_cm msg_cm_ops;
+// Takes a QP that failed back to where its peer's still is. 0 or a negative FI errno.
+int Resume(MsgEndpoint* ep);
 void EndConnection(MsgEndpoint* ep, bool is_told);
 
 // As fi_getname and fi_getpeer give addresses. -FI_ETOOSMALL: cut off; *bytes says what it takes.

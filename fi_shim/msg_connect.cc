@@ -61,6 +61,8 @@ int Modify(MsgEndpoint* ep, QpState state) {
     attr.retry_cnt = kRetryCount;
     attr.rnr_retry = ep->domain->resource_mgmt == FI_RM_DISABLED ? 0 : kRnrRetryForever;
   }
+  (state == QpState::kRtr ? ep->rtr : ep->rts) = attr;
+  (state == QpState::kRtr ? ep->rtr_mask : ep->rts_mask) = reply.qp_attr.mask;
   return ModifyHwQp(&ep->qp, reply.qp_attr.mask, attr);
 }
 

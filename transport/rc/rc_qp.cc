@@ -188,7 +188,9 @@ uint32_t RcQp::UnackedPsns() const {
 
 void RcQp::Query(shm::QpAttr& out) const {
   attributes_.Query(out);
-  out.sq_psn = window_.sent_psn.value();
+  // Of one that failed: the request to go on with, on a QP set up anew.
+  const bool has_failed = attributes_.state() == QpState::kErr;
+  out.sq_psn = has_failed ? window_.unacked_psn.value() : window_.sent_psn.value();
   out.rq_psn = responder_.expected_psn().value();
 }
 
