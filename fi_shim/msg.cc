@@ -93,6 +93,14 @@ ssize_t Post(Endpoint* base, const SendRequest& request) {
   return PostToQp(ep, &ep->qp, request);
 }
 
+// After these the QP does nothing more: both ends are told, by FI_SHUTDOWN.
+void EndAfterFailure(MsgEndpoint* ep, const shm::Cqe& cqe) {
+  const auto status = static_cast<WcStatus>(cqe.status);
+  if (status == WcStatus::kSuccess || status == WcStatus::kWrFlushErr) return;
+  if (ep->state.load() != ConnectionState::kConnected) return;
+  AskCm(&ep->id, shm::CmOp::kDisconnect);
+}
+
 // Without resource management a message that finds no receive buffer disables the endpoint.
 void OnSend(Endpoint* base, Operation* operation, const shm::Cqe& cqe) {
   MsgEndpoint* ep = ToMsg(base);
@@ -101,11 +109,16 @@ void OnSend(Endpoint* base, Operation* operation, const shm::Cqe& cqe) {
     Guard guard(ep->lock);
     ep->is_disabled = true;
     ep->is_enabled = false;
+  } else {
+    EndAfterFailure(ep, cqe);
   }
   FinishSend(ep, operation, cqe);
 }
 
 void OnReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
+  if (cqe.vendor_err != static_cast<uint32_t>(shm::VendorErr::kTruncated)) {
+    EndAfterFailure(ToMsg(ep), cqe);
+  }
   FinishReceive(ep, operation, cqe, FI_ADDR_NOTAVAIL);
 }
 
