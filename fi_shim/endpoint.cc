@@ -193,41 +193,19 @@ int Enable(Endpoint* ep) {
   return error;
 }
 
-// The default flags of calls that take none, of one direction. nullptr: of neither, or of both.
-uint64_t* OpFlagsOf(Endpoint* ep, uint64_t direction) {
-  direction &= FI_TRANSMIT | FI_RECV;
-  if (direction == FI_TRANSMIT) return &ep->tx_op_flags;
-  return direction == FI_RECV ? &ep->rx_op_flags : nullptr;
-}
-
-int SetOpFlags(Endpoint* ep, uint64_t wanted) {
-  uint64_t* flags = OpFlagsOf(ep, wanted);
-  if (flags == nullptr) return -FI_EINVAL;
-  wanted &= ~(FI_TRANSMIT | FI_RECV);
-  const uint64_t known = flags == &ep->tx_op_flags
-                             ? FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE |
-                                   FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE
-                             : FI_COMPLETION | FI_MULTI_RECV;
-  if ((wanted & ~known) != 0) return -FI_EBADFLAGS;
-  *flags = wanted;
-  return 0;
-}
-
 int Control(fid* fid, int command, void* arg) {
   Endpoint* ep = ToEndpoint(fid);
   switch (command) {
     case FI_ENABLE:
       return Enable(ep);
-    case FI_GETOPSFLAG: {
+    case FI_GETOPSFLAG:
       if (arg == nullptr) return -FI_EINVAL;
-      auto* flags = static_cast<uint64_t*>(arg);
-      const uint64_t* found = OpFlagsOf(ep, *flags);
-      if (found == nullptr) return -FI_EINVAL;
-      *flags = *found;
-      return 0;
-    }
+      return GetOpFlags(ep->tx_op_flags, ep->rx_op_flags, static_cast<uint64_t*>(arg));
     case FI_SETOPSFLAG:
-      return arg == nullptr ? -FI_EINVAL : SetOpFlags(ep, *static_cast<const uint64_t*>(arg));
+      if (arg == nullptr) return -FI_EINVAL;
+      return SetOpFlags(*static_cast<const uint64_t*>(arg), &ep->tx_op_flags, &ep->rx_op_flags);
+    case FI_ALIAS:
+      return arg == nullptr ? -FI_EINVAL : OpenAlias(ep, static_cast<struct fi_alias*>(arg));
     default:
       return -FI_ENOSYS;
   }

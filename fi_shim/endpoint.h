@@ -150,6 +150,18 @@ struct ReceiveRequest {
   uint64_t flags = 0;  // FI_COMPLETION, FI_MULTI_RECV, FI_MORE
 };
 
+// fi_ep_alias: the same endpoint with other flags for calls that take none.
+struct EndpointAlias {
+  fid_ep fid;
+  Endpoint* endpoint = nullptr;
+  uint64_t tx_op_flags = 0, rx_op_flags = 0;
+};
+// alias.cc
+int OpenAlias(Endpoint* ep, struct fi_alias* request);
+// What FI_SETOPSFLAG and FI_GETOPSFLAG do with flags of an endpoint or an alias.
+int SetOpFlags(uint64_t wanted, uint64_t* tx_op_flags, uint64_t* rx_op_flags);
+int GetOpFlags(uint64_t tx_op_flags, uint64_t rx_op_flags, uint64_t* flags);
+
 struct EndpointKind {
   // Makes what fi_enable makes. 0 or a negative FI errno.
   int (*enable)(Endpoint*);
@@ -174,9 +186,9 @@ struct EndpointKind {
 int FillSendWqe(Endpoint* ep, HwQp* qp, const SendRequest& request, Operation* operation);
 // The whole of posting to one QP: an operation, its WQEs, the doorbell. The lock is held.
 ssize_t PostToQp(Endpoint* ep, HwQp* qp, const SendRequest& request);
-// The fid's operations, for endpoints of every kind.
-extern fi_ops_msg message_ops;
-extern fi_ops_rma rma_ops;
+// The fid's operations, for endpoints of every kind, and for their aliases.
+extern fi_ops_msg message_ops, alias_message_ops;
+extern fi_ops_rma rma_ops, alias_rma_ops;
 // receive.cc. -FI_EAGAIN: rx_attr.size wait already.
 ssize_t PostReceive(ReceiveContext* receives, const ReceiveRequest& request);
 // on_receive of an endpoint whose receives are its SRQ's: to CQ and counter, the operation to its

@@ -204,28 +204,44 @@ SendRequest RequestOf(const One& one, fi_addr_t dest, void* context, uint64_t fl
 
 One OneOf(const void* buf, size_t len, void* desc) { return {{const_cast<void*>(buf), len}, desc}; }
 
+// An endpoint, and the flags of calls that take none, by the endpoint's own fid and by an alias's.
+struct Itself {
+  static Endpoint* Ep(fid_ep* fid) { return ToEndpoint(fid); }
+  static uint64_t TxFlags(fid_ep* fid) { return ToEndpoint(fid)->tx_op_flags; }
+  static uint64_t RxFlags(fid_ep* fid) { return ToEndpoint(fid)->rx_op_flags; }
+};
+struct Alias {
+  static EndpointAlias* Of(fid_ep* fid) { return reinterpret_cast<EndpointAlias*>(fid); }
+  static Endpoint* Ep(fid_ep* fid) { return Of(fid)->endpoint; }
+  static uint64_t TxFlags(fid_ep* fid) { return Of(fid)->tx_op_flags; }
+  static uint64_t RxFlags(fid_ep* fid) { return Of(fid)->rx_op_flags; }
+};
+
 // --- fi_ops_msg
 // -----------------------------------------------------------------------------------
 
+template <typename Of>
 ssize_t Send(fid_ep* fid, const void* buf, size_t len, void* desc, fi_addr_t dest, void* context) {
-  Endpoint* ep = ToEndpoint(fid);
+  Endpoint* ep = Of::Ep(fid);
   const One one = OneOf(buf, len, desc);
-  return Submit(ep, RequestOf(one, dest, context, ep->tx_op_flags));
+  return Submit(ep, RequestOf(one, dest, context, Of::TxFlags(fid)));
 }
 
+template <typename Of>
 ssize_t SendV(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t dest,
               void* context) {
-  Endpoint* ep = ToEndpoint(fid);
+  Endpoint* ep = Of::Ep(fid);
   SendRequest request;
   request.iov = iov;
   request.desc = desc;
   request.iov_count = count;
   request.dest = dest;
   request.context = context;
-  request.flags = ep->tx_op_flags;
+  request.flags = Of::TxFlags(fid);
   return Submit(ep, request);
 }
 
+template <typename Of>
 ssize_t SendMsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) {
   constexpr uint64_t kKnown = FI_COMPLETION | FI_INJECT | FI_REMOTE_CQ_DATA | FI_FENCE | FI_MORE |
                               FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE |
@@ -240,30 +256,33 @@ ssize_t SendMsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) {
   request.flags = flags;
   request.data = msg->data;
   if ((flags & FI_REMOTE_CQ_DATA) != 0) request.opcode = shm::WrOpcode::kSendWithImm;
-  return Submit(ToEndpoint(fid), request);
+  return Submit(Of::Ep(fid), request);
 }
 
+template <typename Of>
 ssize_t Inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest) {
   const One one = OneOf(buf, len, nullptr);
-  return Submit(ToEndpoint(fid), RequestOf(one, dest, nullptr, FI_INJECT | kSilent));
+  return Submit(Of::Ep(fid), RequestOf(one, dest, nullptr, FI_INJECT | kSilent));
 }
 
+template <typename Of>
 ssize_t SendData(fid_ep* fid, const void* buf, size_t len, void* desc, uint64_t data,
                  fi_addr_t dest, void* context) {
-  Endpoint* ep = ToEndpoint(fid);
+  Endpoint* ep = Of::Ep(fid);
   const One one = OneOf(buf, len, desc);
-  SendRequest request = RequestOf(one, dest, context, ep->tx_op_flags | FI_REMOTE_CQ_DATA);
+  SendRequest request = RequestOf(one, dest, context, Of::TxFlags(fid) | FI_REMOTE_CQ_DATA);
   request.opcode = shm::WrOpcode::kSendWithImm;
   request.data = data;
   return Submit(ep, request);
 }
 
+template <typename Of>
 ssize_t InjectData(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_addr_t dest) {
   const One one = OneOf(buf, len, nullptr);
   SendRequest request = RequestOf(one, dest, nullptr, FI_INJECT | FI_REMOTE_CQ_DATA | kSilent);
   request.opcode = shm::WrOpcode::kSendWithImm;
   request.data = data;
-  return Submit(ToEndpoint(fid), request);
+  return Submit(Of::Ep(fid), request);
 }
 
 ssize_t Receive(Endpoint* ep, const ReceiveRequest& request) {
@@ -275,23 +294,26 @@ ssize_t Receive(Endpoint* ep, const ReceiveRequest& request) {
   return PostReceive(ep->receives, request);
 }
 
+template <typename Of>
 ssize_t Recv(fid_ep* fid, void* buf, size_t len, void* desc, fi_addr_t source, void* context) {
-  Endpoint* ep = ToEndpoint(fid);
+  Endpoint* ep = Of::Ep(fid);
   const One one = {{buf, len}, desc};
-  return Receive(ep, {&one.iov, &one.desc, 1, source, context, ep->rx_op_flags});
+  return Receive(ep, {&one.iov, &one.desc, 1, source, context, Of::RxFlags(fid)});
 }
 
+template <typename Of>
 ssize_t RecvV(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t source,
               void* context) {
-  Endpoint* ep = ToEndpoint(fid);
-  return Receive(ep, {iov, desc, count, source, context, ep->rx_op_flags});
+  Endpoint* ep = Of::Ep(fid);
+  return Receive(ep, {iov, desc, count, source, context, Of::RxFlags(fid)});
 }
 
 constexpr uint64_t kReceiveFlags = FI_COMPLETION | FI_MULTI_RECV | FI_MORE;
 
+template <typename Of>
 ssize_t RecvMsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) {
   if ((flags & ~kReceiveFlags) != 0) return -FI_EBADFLAGS;
-  return Receive(ToEndpoint(fid),
+  return Receive(Of::Ep(fid),
                  {msg->msg_iov, msg->desc, msg->iov_count, msg->addr, msg->context, flags});
 }
 
@@ -307,29 +329,32 @@ ssize_t SubmitRma(Endpoint* ep, SendRequest* request, shm::WrOpcode opcode, uint
   return Submit(ep, *request);
 }
 
+template <typename Of>
 ssize_t RmaOne(fid_ep* fid, shm::WrOpcode opcode, const void* buf, size_t len, void* desc,
                fi_addr_t peer, uint64_t addr, uint64_t key, void* context, uint64_t flags,
                uint64_t data) {
   const One one = OneOf(buf, len, desc);
   SendRequest request = RequestOf(one, peer, context, flags);
   request.data = data;
-  return SubmitRma(ToEndpoint(fid), &request, opcode, addr, key);
+  return SubmitRma(Of::Ep(fid), &request, opcode, addr, key);
 }
 
+template <typename Of>
 ssize_t RmaV(fid_ep* fid, shm::WrOpcode opcode, const iovec* iov, void** desc, size_t count,
              fi_addr_t peer, uint64_t addr, uint64_t key, void* context) {
-  Endpoint* ep = ToEndpoint(fid);
+  Endpoint* ep = Of::Ep(fid);
   SendRequest request;
   request.iov = iov;
   request.desc = desc;
   request.iov_count = count;
   request.dest = peer;
   request.context = context;
-  request.flags = ep->tx_op_flags;
+  request.flags = Of::TxFlags(fid);
   if (count > ep->info->tx_attr->iov_limit) return -FI_EINVAL;  // before they are counted
   return SubmitRma(ep, &request, opcode, addr, key);
 }
 
+template <typename Of>
 ssize_t RmaMsg(fid_ep* fid, shm::WrOpcode opcode, const fi_msg_rma* msg, uint64_t flags) {
   SendRequest request;
   request.iov = msg->msg_iov;
@@ -342,92 +367,108 @@ ssize_t RmaMsg(fid_ep* fid, shm::WrOpcode opcode, const fi_msg_rma* msg, uint64_
   request.opcode = opcode;
   request.targets = msg->rma_iov;
   request.target_count = msg->rma_iov_count;
-  return Submit(ToEndpoint(fid), request);
+  return Submit(Of::Ep(fid), request);
 }
 
+template <typename Of>
 ssize_t Read(fid_ep* fid, void* buf, size_t len, void* desc, fi_addr_t peer, uint64_t addr,
              uint64_t key, void* context) {
-  return RmaOne(fid, shm::WrOpcode::kRdmaRead, buf, len, desc, peer, addr, key, context,
-                ToEndpoint(fid)->tx_op_flags & ~FI_INJECT, 0);
+  return RmaOne<Of>(fid, shm::WrOpcode::kRdmaRead, buf, len, desc, peer, addr, key, context,
+                    Of::TxFlags(fid) & ~FI_INJECT, 0);
 }
 
+template <typename Of>
 ssize_t ReadV(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t peer,
               uint64_t addr, uint64_t key, void* context) {
-  return RmaV(fid, shm::WrOpcode::kRdmaRead, iov, desc, count, peer, addr, key, context);
+  return RmaV<Of>(fid, shm::WrOpcode::kRdmaRead, iov, desc, count, peer, addr, key, context);
 }
 
+template <typename Of>
 ssize_t ReadMsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) {
   constexpr uint64_t kKnown = FI_COMPLETION | FI_FENCE | FI_MORE | FI_INJECT_COMPLETE |
                               FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_PRIORITY;
   if ((flags & ~kKnown) != 0) return -FI_EBADFLAGS;
-  return RmaMsg(fid, shm::WrOpcode::kRdmaRead, msg, flags);
+  return RmaMsg<Of>(fid, shm::WrOpcode::kRdmaRead, msg, flags);
 }
 
+template <typename Of>
 ssize_t Write(fid_ep* fid, const void* buf, size_t len, void* desc, fi_addr_t peer, uint64_t addr,
               uint64_t key, void* context) {
-  return RmaOne(fid, shm::WrOpcode::kRdmaWrite, buf, len, desc, peer, addr, key, context,
-                ToEndpoint(fid)->tx_op_flags, 0);
+  return RmaOne<Of>(fid, shm::WrOpcode::kRdmaWrite, buf, len, desc, peer, addr, key, context,
+                    Of::TxFlags(fid), 0);
 }
 
+template <typename Of>
 ssize_t WriteV(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t peer,
                uint64_t addr, uint64_t key, void* context) {
-  return RmaV(fid, shm::WrOpcode::kRdmaWrite, iov, desc, count, peer, addr, key, context);
+  return RmaV<Of>(fid, shm::WrOpcode::kRdmaWrite, iov, desc, count, peer, addr, key, context);
 }
 
+template <typename Of>
 ssize_t WriteMsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) {
   constexpr uint64_t kKnown = FI_COMPLETION | FI_INJECT | FI_REMOTE_CQ_DATA | FI_FENCE | FI_MORE |
                               FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE |
                               FI_PRIORITY;
   if ((flags & ~kKnown) != 0) return -FI_EBADFLAGS;
   const bool has_data = (flags & FI_REMOTE_CQ_DATA) != 0;
-  return RmaMsg(fid, has_data ? shm::WrOpcode::kRdmaWriteWithImm : shm::WrOpcode::kRdmaWrite, msg,
-                flags);
+  return RmaMsg<Of>(fid, has_data ? shm::WrOpcode::kRdmaWriteWithImm : shm::WrOpcode::kRdmaWrite,
+                    msg, flags);
 }
 
+template <typename Of>
 ssize_t InjectWrite(fid_ep* fid, const void* buf, size_t len, fi_addr_t peer, uint64_t addr,
                     uint64_t key) {
-  return RmaOne(fid, shm::WrOpcode::kRdmaWrite, buf, len, nullptr, peer, addr, key, nullptr,
-                FI_INJECT | kSilent, 0);
+  return RmaOne<Of>(fid, shm::WrOpcode::kRdmaWrite, buf, len, nullptr, peer, addr, key, nullptr,
+                    FI_INJECT | kSilent, 0);
 }
 
+template <typename Of>
 ssize_t WriteData(fid_ep* fid, const void* buf, size_t len, void* desc, uint64_t data,
                   fi_addr_t peer, uint64_t addr, uint64_t key, void* context) {
-  return RmaOne(fid, shm::WrOpcode::kRdmaWriteWithImm, buf, len, desc, peer, addr, key, context,
-                ToEndpoint(fid)->tx_op_flags, data);
+  return RmaOne<Of>(fid, shm::WrOpcode::kRdmaWriteWithImm, buf, len, desc, peer, addr, key, context,
+                    Of::TxFlags(fid), data);
 }
 
+template <typename Of>
 ssize_t InjectWriteData(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_addr_t peer,
                         uint64_t addr, uint64_t key) {
-  return RmaOne(fid, shm::WrOpcode::kRdmaWriteWithImm, buf, len, nullptr, peer, addr, key, nullptr,
-                FI_INJECT | kSilent, data);
+  return RmaOne<Of>(fid, shm::WrOpcode::kRdmaWriteWithImm, buf, len, nullptr, peer, addr, key,
+                    nullptr, FI_INJECT | kSilent, data);
 }
+
+template <typename Of>
+constexpr fi_ops_msg kMessageOps = {
+    .size = sizeof(fi_ops_msg),
+    .recv = Recv<Of>,
+    .recvv = RecvV<Of>,
+    .recvmsg = RecvMsg<Of>,
+    .send = Send<Of>,
+    .sendv = SendV<Of>,
+    .sendmsg = SendMsg<Of>,
+    .inject = Inject<Of>,
+    .senddata = SendData<Of>,
+    .injectdata = InjectData<Of>,
+};
+
+template <typename Of>
+constexpr fi_ops_rma kRmaOps = {
+    .size = sizeof(fi_ops_rma),
+    .read = Read<Of>,
+    .readv = ReadV<Of>,
+    .readmsg = ReadMsg<Of>,
+    .write = Write<Of>,
+    .writev = WriteV<Of>,
+    .writemsg = WriteMsg<Of>,
+    .inject = InjectWrite<Of>,
+    .writedata = WriteData<Of>,
+    .injectdata = InjectWriteData<Of>,
+};
 
 }  // namespace
 
-fi_ops_msg message_ops = {
-    .size = sizeof(fi_ops_msg),
-    .recv = Recv,
-    .recvv = RecvV,
-    .recvmsg = RecvMsg,
-    .send = Send,
-    .sendv = SendV,
-    .sendmsg = SendMsg,
-    .inject = Inject,
-    .senddata = SendData,
-    .injectdata = InjectData,
-};
-
-fi_ops_rma rma_ops = {
-    .size = sizeof(fi_ops_rma),
-    .read = Read,
-    .readv = ReadV,
-    .readmsg = ReadMsg,
-    .write = Write,
-    .writev = WriteV,
-    .writemsg = WriteMsg,
-    .inject = InjectWrite,
-    .writedata = WriteData,
-    .injectdata = InjectWriteData,
-};
+fi_ops_msg message_ops = kMessageOps<Itself>;
+fi_ops_msg alias_message_ops = kMessageOps<Alias>;
+fi_ops_rma rma_ops = kRmaOps<Itself>;
+fi_ops_rma alias_rma_ops = kRmaOps<Alias>;
 
 }  // namespace verbena::fi
