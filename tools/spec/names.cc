@@ -140,6 +140,8 @@ std::string VendorErrName(shm::VendorErr error) {
       return "message too long";
     case shm::VendorErr::kReceiveTooShort:
       return "receive too short";
+    case shm::VendorErr::kTruncated:
+      return "truncated";
     case shm::VendorErr::kBadOpcode:
       return "bad opcode";
     case shm::VendorErr::kBadAh:
