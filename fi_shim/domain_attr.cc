@@ -5,6 +5,7 @@
 
 #include "fi_shim/host.h"
 #include "fi_shim/info.h"
+#include "fi_shim/mr.h"
 
 namespace verbena::fi {
 namespace {
@@ -58,7 +59,7 @@ const char* TakeOver(const fi_info& info, Domain* domain) {
   if (attr.data_progress != FI_PROGRESS_UNSPEC) domain->data_progress = attr.data_progress;
   if (attr.resource_mgmt != FI_RM_UNSPEC) domain->resource_mgmt = attr.resource_mgmt;
   domain->av_type = attr.av_type;
-  domain->caps = attr.caps;
+  domain->caps = attr.caps | info.caps;
   domain->mode = attr.mode;
   domain->addr_format = info.addr_format;
   if (FI_VERSION_GE(domain->api_version, FI_VERSION(1, 9))) domain->tclass = attr.tclass;

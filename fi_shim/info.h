@@ -1,4 +1,4 @@
-// fi_info: what endpoints there are, and copies of it.
+// fi_info: what endpoints a NIC has, and how hints narrow it. Nothing here talks to a NIC.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -6,47 +6,44 @@
 #include <cstdint>
 
 #include "core/shm/command.h"
-#include "fi_shim/objects.h"
 
 namespace verbena::fi {
 
-// Which types of endpoints are made so far, and so listed.
-inline constexpr bool kHasMsg = false;
-inline constexpr bool kHasDgram = false;
-inline constexpr bool kHasRdm = false;
-
 inline constexpr char kFabricName[] = "verbena";
+// RDM endpoints of other providers do not understand ours: a provider's own protocol.
+inline constexpr uint32_t kProtocolRdm = FI_PROV_SPECIFIC | 0x7662;  // "vb"
+inline constexpr uint32_t kProtocolVersion = 1;
 inline constexpr size_t kAuthKeyBytesMax = 32;
 inline constexpr size_t kErrDataBytesMax = 160;
-inline constexpr size_t kCqDataBytes = 4;
-inline constexpr size_t kMrKeyBytes = 4;
+inline constexpr size_t kCqDataBytes = 4;  // a packet's immediate
 
-// What a NIC and its limits allow endpoints to be; the names are those of fi_info's attributes.
+// What a NIC's limits allow endpoints to be; the names are those of fi_info's attributes.
 struct Limits {
-  size_t max_msg_size = 0;
-  size_t dgram_msg_size = 0;
+  size_t max_msg_size = 0, dgram_msg_size = 0;
   size_t inject_size = 0;
-  size_t tx_size = 0, rx_size = 0;  // at most
-  size_t iov_limit = 0;
-  size_t cq_cnt = 0, ep_cnt = 0, mr_cnt = 0, cntr_cnt = 0, srx_cnt = 0;
+  size_t send_entries = 0;  // tx_attr.size * tx_attr.rma_iov_limit
+  size_t rx_size = 0;
+  size_t iov_limit = 0, rma_iov_limit = 0;
+  size_t cq_cnt = 0, ep_cnt = 0, cntr_cnt = 0, mr_cnt = 0;
 };
 Limits LimitsOf(const shm::QueryDeviceReply& device, const shm::QueryPortReply& port);
 
-// A NIC as getinfo lists it.
-struct NicFacts {
-  uint32_t index = 0;
-  const char* name = "";
-  Limits limits;
-  uint32_t mtu_bytes = 4096;
-};
+// Fills in what an endpoint of `type` does where hints say nothing. The attributes of `info` are
+// there. False: no memory.
+bool Describe(const char* nic_name, fi_ep_type type, const Limits& limits, fi_info* info);
 
-// Fills in what an endpoint of `type` of a NIC can do, before hints narrow it. The attributes of
-// `info` are there. False: no memory.
-bool Describe(const NicFacts& nic, fi_ep_type type, fi_info* info);
-// Applies hints (may be nullptr) to what Describe gave: nullptr, or the reason why nothing fits.
-const char* Narrow(uint32_t version, const fi_info* hints, const Limits& limits, fi_info* info);
+// Gives the info that Describe made what the hints ask for. nullptr, or what can't be had. Names,
+// addresses and keys are not its business, except for whether they are of a kind that we have.
+const char* Narrow(uint32_t version, const fi_info& hints, const Limits& limits, fi_info* info);
 
-// The length of an address of this family; 0: none.
-size_t AddressBytes(const sockaddr* address);
+// The capabilities of an endpoint that a program with hints.caps `wanted` gets. False: not to be
+// had.
+bool GrantCaps(fi_ep_type type, uint64_t wanted, uint64_t* granted);
+// Those of them that concern one direction.
+inline constexpr uint64_t kTxCaps =
+    FI_MSG | FI_RMA | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_HMEM;
+inline constexpr uint64_t kRxCaps = FI_MSG | FI_RMA | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |
+                                    FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_DIRECTED_RECV |
+                                    FI_HMEM;
 
 }  // namespace verbena::fi

@@ -1,5 +1,4 @@
 // Registration of memory.
-#include "fi_shim/hmem.h"
 #include "fi_shim/mr.h"
 
 #include <string.h>
@@ -11,6 +10,7 @@
 #include "core/base/types.h"
 #include "core/client/no_cancel.h"
 #include "core/shm/rdm.h"
+#include "fi_shim/hmem.h"
 #include "fi_shim/protection.h"
 
 namespace verbena::fi {

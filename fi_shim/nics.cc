@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include <algorithm>
+
 #include "core/client/instance.h"
 #include "core/client/no_cancel.h"
 
@@ -29,6 +31,40 @@ int ListNics(std::vector<shm::NicInfo>* out, std::string* text) {
   bool may_start = false;
   if (!Prepare(&options, &may_start)) return Explained(errno, text);
   return Explained(client::ListInstanceNics(options, may_start, out, text), text);
+}
+
+namespace {
+
+int Query(client::Session* session, NicFacts* out) {
+  int error =
+      session->Execute(shm::CommandOp::kQueryDevice, nullptr, 0, &out->device, sizeof(out->device));
+  shm::PortRequest request = {1, 0};
+  if (error == 0) {
+    error = session->Execute(shm::CommandOp::kQueryPort, &request, sizeof(request), &out->port,
+                             sizeof(out->port));
+  }
+  while (error == 0) {
+    shm::QueryGidTableReply reply = {};
+    error = session->Execute(shm::CommandOp::kQueryGidTable, &request, sizeof(request), &reply,
+                             sizeof(reply));
+    if (error != 0) break;
+    const uint32_t count = std::min(reply.count, shm::kGidEntriesPerReply);
+    out->gids.insert(out->gids.end(), reply.entries, reply.entries + count);
+    if (reply.next_index <= request.index) break;
+    request.index = reply.next_index;
+  }
+  return error;
+}
+
+}  // namespace
+
+int QueryNic(uint32_t nic, NicFacts* out, std::string* text) {
+  client::NoCancel no_cancel;
+  client::Session* session = nullptr;
+  if (const int error = OpenSession(nic, &session, text); error != 0) return error;
+  const int error = Query(session, out);
+  session->Close();
+  return Explained(error, text);
 }
 
 int OpenSession(uint32_t nic, client::Session** out, std::string* text) {
