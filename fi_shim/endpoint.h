@@ -193,7 +193,9 @@ extern fi_ops_rma rma_ops, alias_rma_ops;
 ssize_t PostReceive(ReceiveContext* receives, const ReceiveRequest& request);
 // on_receive of an endpoint whose receives are its SRQ's: to CQ and counter, the operation to its
 // pool once the NIC has released it. `source`: FI_SOURCE.
-void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_addr_t source);
+// `unknown`: the address of a source that is not in the AV (FI_SOURCE_ERR); else nullptr.
+void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_addr_t source,
+                   const SockAddress* unknown = nullptr);
 // on_send of an endpoint whose sends are a QP's.
 void FinishSend(Endpoint* ep, Operation* operation, const shm::Cqe& cqe);
 // All that waits fails with FI_ECANCELED, in the order of posting. The NIC takes none any more.

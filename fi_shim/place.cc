@@ -167,7 +167,8 @@ void UnmakePlace(RdmEndpoint* ep) {
   ep->place = 0;
 }
 
-fi_addr_t SourceOf(RdmEndpoint* ep, uint32_t number) {
+fi_addr_t SourceOf(RdmEndpoint* ep, uint32_t number, SockAddress* address) {
+  *address = {};
   if (ep->av == nullptr || number == 0) return FI_ADDR_NOTAVAIL;
   const uint32_t insertions = ep->av->insertions.load(std::memory_order_acquire);
   const uint32_t removals = ep->av->removals.load(std::memory_order_acquire);
@@ -186,10 +187,12 @@ fi_addr_t SourceOf(RdmEndpoint* ep, uint32_t number) {
     ++ep->source_count;
   } else {
     const bool is_known = source->fi_addr != FI_ADDR_NOTAVAIL;
+    if (!is_known) *address = source->address;
     if (is_known ? source->removals == removals : source->insertions == insertions) {
       return source->fi_addr;
     }
   }
+  *address = source->address;
   source->fi_addr = FindByAddress(ep->av, source->address);
   source->insertions = insertions;
   source->removals = removals;

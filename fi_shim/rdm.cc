@@ -65,8 +65,14 @@ void OnSend(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
 
 void OnReceive(Endpoint* base, Operation* operation, const shm::Cqe& cqe) {
   auto* ep = static_cast<RdmEndpoint*>(base);
-  const bool wants_source = (ep->info->caps & FI_SOURCE) != 0;
-  FinishReceive(ep, operation, cqe, wants_source ? SourceOf(ep, cqe.src_qpn) : FI_ADDR_NOTAVAIL);
+  if ((ep->info->caps & FI_SOURCE) == 0) {
+    return FinishReceive(ep, operation, cqe, FI_ADDR_NOTAVAIL);
+  }
+  SockAddress address;
+  const fi_addr_t source = SourceOf(ep, cqe.src_qpn, &address);
+  const bool is_told_unknown = (ep->info->caps & FI_SOURCE_ERR) != 0 &&
+                               source == FI_ADDR_NOTAVAIL && address.sa.sa_family != 0;
+  FinishReceive(ep, operation, cqe, source, is_told_unknown ? &address : nullptr);
 }
 
 // --- disabled by an error

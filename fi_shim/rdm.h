@@ -114,7 +114,9 @@ struct LaneKey {
   size_t bytes = 0;
 };
 LaneKey LaneKeyOf(const RdmEndpoint* ep);
-fi_addr_t SourceOf(RdmEndpoint* ep, uint32_t number);
+// `address` gets the source's, if the AV has no fi_addr_t for it (FI_ADDR_NOTAVAIL); its family is
+// 0 if nobody knows it.
+fi_addr_t SourceOf(RdmEndpoint* ep, uint32_t number, SockAddress* address);
 // For ReceiveContext.source_of.
 int NumberOfSource(ReceiveContext* receives, fi_addr_t source, uint32_t* number);
 

@@ -82,6 +82,18 @@ void TellFailure(Endpoint* ep, const Failure& failure) {
   if (ep->rx_cq != nullptr) Fail(ep->rx_cq, failure);
 }
 
+// The message is there; whose it is has to be looked up by its address.  Spec: fi_cq(3),
+// FI_SOURCE_ERR.
+void TellUnknown(Endpoint* ep, const Completion& completion, const SockAddress& source) {
+  Failure failure;
+  static_cast<Completion&>(failure) = completion;
+  failure.error = FI_EADDRNOTAVAIL;
+  failure.err_data = &source;
+  failure.err_data_bytes =
+      source.sa.sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  TellFailure(ep, failure);
+}
+
 // A write of a peer that brought data took a receive; what of it the program sees is the data.
 void TellRemoteWrite(Endpoint* ep, Completion completion, const shm::Cqe& cqe) {
   completion.flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
@@ -141,7 +153,8 @@ ssize_t PostReceive(ReceiveContext* receives, const ReceiveRequest& request) {
   return error;
 }
 
-void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_addr_t source) {
+void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_addr_t source,
+                   const SockAddress* unknown) {
   const auto status = static_cast<WcStatus>(cqe.status);
   Completion completion;
   completion.context = operation->context;
@@ -177,6 +190,8 @@ void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_a
   if (is_released) Release(operation);
   if (cqe.opcode == static_cast<uint8_t>(shm::WcOpcode::kRecvRdmaWithImm)) {
     TellRemoteWrite(ep, completion, cqe);
+  } else if (unknown != nullptr) {
+    TellUnknown(ep, completion, *unknown);
   } else {
     Tell(ep, is_wanted, completion);
   }
