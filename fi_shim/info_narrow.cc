@@ -106,9 +106,17 @@ const char* NarrowCounts(const fi_domain_attr& hints, const fi_domain_attr& attr
   return AtMost(hints.max_err_data, attr.max_err_data) ? nullptr : "max_err_data";
 }
 
-// The bits a program names are those it can live with, and may want: it gets them.
+// The bits a program names are those it can live with, and may want: it gets them. One that names
+// bits which there are not can live with anything (fi_info does so), and none is needed.
 const char* NarrowMrMode(uint32_t version, int mode, fi_info* info) {
   uint64_t bits = 0;
+  if (FI_VERSION_GE(version, FI_VERSION(1, 5))) {
+    constexpr int kOld = FI_MR_BASIC | FI_MR_SCALABLE;
+    if ((mode & ~(kMrModes | kOld)) != 0) mode &= kOld;
+    // Of capabilities that the endpoint has not got.
+    mode &= ~FI_MR_COLLECTIVE;
+    if ((info->caps & FI_HMEM) == 0) mode &= ~FI_MR_HMEM;
+  }
   if (!ResolveMrMode(version, mode, false, &bits)) return "mr_mode";
   info->domain_attr->mr_mode = mode;
   const bool knows_bits = FI_VERSION_GE(version, FI_VERSION(1, 5));
