@@ -28,6 +28,9 @@ struct SendWork {
 struct RecvWork {
   uint64_t wr_id;
   uint32_t num_sge;
+  // Of a marked SRQ (core/shm/rdm.h): names what of a receive this is; 0: of another queue.
+  uint32_t offset_bytes = 0;
+  uint64_t ticket = 0;
   shm::Sge sge[shm::kMaxSge];
 };
 
@@ -90,6 +93,14 @@ class QpHost {
   // Gives `wqes` fetched slots back to the client, oldest first: called as work completes.
   virtual void ReleaseSend(uint32_t wqes) = 0;
   virtual void ReleaseRecv(uint32_t wqes) = 0;
+  // Of receives with a ticket. The message is known to take so many bytes of it.
+  virtual void SettleRecv(const RecvWork& work, uint64_t bytes) {}
+  // The message goes on after all. How much there is for it at most, from the work's beginning.
+  virtual uint64_t ReopenRecv(const RecvWork& work) { return ~uint64_t{0}; }
+  // No message came to be in it: another one may have it. Nothing is written to it any more.
+  virtual void ReturnRecv(const RecvWork& work) {}
+  // A WRITE or READ of the peer is done; `memory`: of its range, or 0 if that was empty.
+  virtual void OnPeerAccess(bool is_write, MemoryId memory) {}
 
   // Resolves an SGE list to segments: one per SGE of non-zero length. `access_needed` is
   // access::kLocalWrite for receive buffers, READ and atomic results, 0 for reading.

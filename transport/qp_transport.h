@@ -71,7 +71,8 @@ struct DmaResult {
 struct Completion {
   shm::Cqe cqe;
   bool is_send = false;
-  bool solicited = false;  // counts for ibv_req_notify_cq(solicited_only)
+  bool solicited = false;    // counts for ibv_req_notify_cq(solicited_only)
+  uint64_t recv_ticket = 0;  // RecvWork::ticket, with cqe.recv_offset_bytes
 };
 
 inline constexpr uint32_t kRateLimitMaxKbps = 100'000'000;  // of a port of 100 Gb/s
@@ -81,6 +82,7 @@ struct QpConfig {
   Qpn qpn;
   bool sq_sig_all = false;
   bool has_srq = false;
+  bool truncates = false;  // a SEND longer than its receive is cut off (core/shm/rdm.h)
   uint32_t max_send_wr = 0;
   uint32_t max_recv_wr = 0;
   uint32_t max_send_sge = 0;

@@ -37,6 +37,12 @@ class RingMemory {
     Word(offset)->store(value, std::memory_order_release);
   }
 
+  // Counters (core/shm/rdm.h).
+  void StoreRelease64(uint64_t offset, uint64_t value) {
+    reinterpret_cast<std::atomic<uint64_t>*>(base_ + offset)
+        ->store(value, std::memory_order_release);
+  }
+
   void PrefetchForRead(uint64_t offset) const { verbena::PrefetchForRead(base_ + offset); }
   void PrefetchForWrite(uint64_t offset) { verbena::PrefetchForWrite(base_ + offset); }
 

@@ -149,8 +149,10 @@ enum class WcOpcode : uint8_t {
 inline constexpr uint16_t kWcGrh = 1u << 0;
 inline constexpr uint16_t kWcWithImm = 1u << 1;
 inline constexpr uint16_t kWcWithInv = 1u << 3;
-// The NIC's own, in completions of marked receives (rdm.h): no more messages come into this one.
+// The NIC's own, in completions of marked receives (rdm.h): no more messages come into this one;
+// and that is all that the completion says, there is no message.
 inline constexpr uint16_t kWcRecvReleased = 1u << 15;
+inline constexpr uint16_t kWcRecvNoMessage = 1u << 14;
 
 struct Cqe {
   uint64_t wr_id;

@@ -38,10 +38,13 @@ struct RecvMark {
 };
 static_assert(sizeof(RecvMark) == sizeof(Sge));
 
-// Holds several messages, one behind the other without gaps. Each has a completion of its own (same
-// wr_id), with Cqe.recv_offset_bytes; the last one has kWcRecvReleased in wc_flags, and only then
-// is the entry's slot free again. While a message of several PDUs goes into it, messages of other
-// QPs that would go there wait (RNR). A message longer than what is left is cut off.
+// Holds several messages, one behind the other; where one failed on its way there may be a gap.
+// Each has a completion of its own (same wr_id), with Cqe.recv_offset_bytes; the last one has
+// kWcRecvReleased in wc_flags, and only then is the entry's slot free again. If the last message
+// failed on its way, a completion with kWcRecvReleased | kWcRecvNoMessage says so instead. While a
+// message of several PDUs goes into it, messages of other QPs that would go there wait (RNR). A
+// message longer than what is left is cut off. Taken by RC QPs alone: datagrams that would go there
+// find no receive.
 inline constexpr uint32_t kRecvMulti = 1u << 0;
 // Takes messages of one source only (kNameSource). A message goes into the first receive posted
 // that takes its source; so receives are taken out of order. Of QPs that are no lanes it takes
@@ -53,9 +56,10 @@ inline constexpr uint32_t kRecvKnown = kRecvMulti | kRecvDirected;
 // other: the receive completes with WcStatus kLocLenErr, VendorErr kTruncated, and byte_len of the
 // whole message; the QP goes on. Bytes placed are the receive's.
 
-// Takes a receive back: of a marked SRQ, not yet taken for a message (a kRecvMulti one: none is
-// going into it now). It has no (further) completion, and its slot is free. `found` 0: there is no
-// receive of that wr_id, or it is taken: it completes as others do. Of several the oldest.
+// Takes a receive back: of a marked SRQ, not yet taken for a message. It has no (further)
+// completion, and its slot is free. `found` 0: there is no receive of that wr_id, or messages are
+// under way into it: they complete, and the last of them releases a kRecvMulti one (unless one is
+// arriving just now: ask again). Of several of that wr_id the oldest.
 struct CancelRecvRequest {
   Handle srq;
   uint32_t reserved;

@@ -186,7 +186,7 @@ bool ParseKind(const std::string& name, ShowKind* out) {
       {"cmd", ShowKind::kCommand}, {"session", ShowKind::kSession}, {"pd", ShowKind::kPd},
       {"mr", ShowKind::kMr},       {"cq", ShowKind::kCq},           {"qp", ShowKind::kQp},
       {"srq", ShowKind::kSrq},     {"ah", ShowKind::kAh},           {"channel", ShowKind::kChannel},
-      {"mw", ShowKind::kMw},       {"dm", ShowKind::kDm},
+      {"mw", ShowKind::kMw},       {"dm", ShowKind::kDm},           {"place", ShowKind::kPlace},
   };
   for (const auto& [text, kind] : kKinds) {
     if (name != text) continue;

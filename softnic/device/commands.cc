@@ -56,17 +56,17 @@ const DeviceCore::CommandRow& DeviceCore::RowOf(CommandOp op) {
       {&D::ImportMr, sizeof(shm::ImportMrRequest)},
       {&D::ImportDm, kHandle},
       {&D::OpenAssist, sizeof(shm::OpenAssistRequest)},
-      {&D::NotOffered, 0},
-      {&D::NotOffered, kHandle},
-      {&D::NotOffered, 0},
-      {&D::NotOffered, kHandle},
-      {&D::NotOffered, sizeof(shm::BindMrCounterRequest)},
-      {&D::NotOffered, sizeof(shm::BindQpCounterRequest)},
-      {&D::NotOffered, sizeof(shm::CancelRecvRequest)},
-      {&D::NotOffered, sizeof(shm::CreatePlaceRequest)},
-      {&D::NotOffered, kHandle},
-      {&D::NotOffered, sizeof(shm::NameSourceRequest)},
-      {&D::NotOffered, sizeof(shm::QuerySourceRequest)},
+      {&D::AllocOwnKeyPd, 0},
+      {&D::EnableMr, kHandle},
+      {&D::CreateCounter, 0},
+      {&D::DestroyCounter, kHandle},
+      {&D::BindMrCounter, sizeof(shm::BindMrCounterRequest)},
+      {&D::BindQpCounter, sizeof(shm::BindQpCounterRequest)},
+      {&D::CancelRecv, sizeof(shm::CancelRecvRequest)},
+      {&D::CreatePlace, sizeof(shm::CreatePlaceRequest)},
+      {&D::DestroyPlace, kHandle},
+      {&D::NameSource, sizeof(shm::NameSourceRequest)},
+      {&D::QuerySource, sizeof(shm::QuerySourceRequest)},
   };
   static_assert(std::size(kRows) == static_cast<size_t>(CommandOp::kCount));
   return kRows[static_cast<size_t>(op)];
@@ -142,6 +142,7 @@ void DeviceCore::OnDmaFence(Instant now, uint64_t cookie) {
   if (record.waiting_qp.life != 0) return OnKeysSettled(cookie, record.waiting_qp, record.waiter);
   Session* session = FindSession(record.session);
   Release(session, record.retired);
+  if (!releases_.empty()) Settle();
   if (record.ends_session) sessions_.erase(record.session);
   if (!record.ends_command) return;
   RecordCommandEnd(record.command_number, 0);
@@ -175,8 +176,6 @@ void DeviceCore::RecordCommandEnd(uint64_t number, int error) {
 }
 
 int DeviceCore::Nop(Command& command) { return 0; }
-
-int DeviceCore::NotOffered(Command& command) { return EOPNOTSUPP; }
 
 int DeviceCore::QueryDevice(Command& command) {
   shm::QueryDeviceReply reply;

@@ -156,12 +156,19 @@ void DeviceCore::RemoveCq(Cq& cq, Retired* retired) {
 
 void DeviceCore::PushCompletion(DeviceQp& qp, transport::Completion& completion) {
   Cq& cq = completion.is_send ? *qp.send_cq : *qp.recv_cq;
+  if (!completion.is_send && completion.recv_ticket != 0) FinishReceive(qp, completion);
+  shm::Cqe& cqe = completion.cqe;
+  cqe.qpn = qp.qpn.value;
+  cqe.qp_handle = qp.place == nullptr ? qp.handle : 0;
+  if (qp.place != nullptr) cqe.src_qpn = qp.source;
+  cqe.is_send = completion.is_send ? 1 : 0;
+  PushCqe(cq, completion);
+}
+
+void DeviceCore::PushCqe(Cq& cq, transport::Completion& completion) {
   if (cq.is_in_error) return;
   shm::Cqe& cqe = completion.cqe;
   cqe.timestamp_ns = static_cast<uint64_t>(now_.ns);
-  cqe.qpn = qp.qpn.value;
-  cqe.qp_handle = qp.handle;
-  cqe.is_send = completion.is_send ? 1 : 0;
   if (!cq.ring.Push(cqe)) {
     if (!cq.ignores_overrun) FailCq(cq);
     return;

@@ -64,6 +64,13 @@ int Device::SendMad(Instant now, uint32_t nic, const Gid& sgid, const Gid& dgid,
                     const std::byte* bytes, size_t length) {
   return impl_->core.SendMad(now, nic, sgid, dgid, bytes, length);
 }
+LaneAnswer Device::MakeLane(Instant now, const LaneRequest& request) {
+  return impl_->core.MakeLane(now, request);
+}
+void Device::DropLane(Instant now, LaneId lane) { impl_->core.DropLane(now, lane); }
+void Device::SetLaneEndHandler(LaneEndHandler handler) {
+  impl_->core.SetLaneEndHandler(std::move(handler));
+}
 void Device::SetPortState(Instant now, uint32_t nic, bool is_up) {
   impl_->core.SetPortState(now, nic, is_up);
 }

@@ -15,6 +15,7 @@
 #include "core/shm/attach.h"
 #include "core/shm/command.h"
 #include "softnic/device/gsi.h"
+#include "softnic/device/lanes.h"
 #include "softnic/device/nic_counters.h"
 #include "softnic/device/refusals.h"
 #include "softnic/device/services.h"
@@ -72,7 +73,20 @@ struct DeviceConfig {
 struct ShowRow {
   std::vector<std::pair<std::string, std::string>> fields;
 };
-enum class ShowKind { kCommand, kSession, kPd, kMr, kCq, kQp, kSrq, kAh, kChannel, kMw, kDm };
+enum class ShowKind {
+  kCommand,
+  kSession,
+  kPd,
+  kMr,
+  kCq,
+  kQp,
+  kSrq,
+  kAh,
+  kChannel,
+  kMw,
+  kDm,
+  kPlace
+};
 
 // Whom an event on request is about, on a NIC.
 struct EventTarget {
@@ -175,6 +189,12 @@ class Device {
   // address. EADDRNOTAVAIL: not an address of the NIC.
   int SendMad(Instant now, uint32_t nic, const Gid& sgid, const Gid& dgid, const std::byte* bytes,
               size_t length);
+  // Places (core/shm/rdm.h). A lane to the place of a token: connected, or why not.
+  LaneAnswer MakeLane(Instant now, const LaneRequest& request);
+  // It goes at once. One that has ended already is no error, and its end may be on its way.
+  void DropLane(Instant now, LaneId lane);
+  // Who is told of lanes that end otherwise; nullptr: nobody.
+  void SetLaneEndHandler(LaneEndHandler handler);
   // IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE.
   void SetPortState(Instant now, uint32_t nic, bool is_up);
   // active_mtu from now on; QPs keep the path MTU they have.

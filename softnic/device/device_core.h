@@ -27,6 +27,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "softnic/device/command.h"
 #include "softnic/device/device.h"
 #include "softnic/device/nic.h"
 #include "softnic/device/objects.h"
@@ -40,34 +41,6 @@
 #include "transport/port/packet_port.h"
 
 namespace verbena::softnic {
-
-// One command being executed.
-struct Command {
-  Session* session = nullptr;
-  uint32_t slot = 0;
-  uint32_t submitted = 0;
-  shm::CommandOp op = shm::CommandOp::kNop;
-  const uint8_t* payload = nullptr;
-
-  // The reply; sent by the dispatcher unless the handler deferred it to a fence.
-  alignas(8) uint8_t reply[shm::kCommandPayloadBytes];
-  uint32_t reply_bytes = 0;
-  bool is_deferred = false;
-  uint64_t number = 0;  // in the device's history
-
-  template <typename T>
-  T Request() const {
-    T request;
-    std::memcpy(&request, payload, sizeof(request));
-    return request;
-  }
-  template <typename T>
-  void Reply(const T& value) {
-    static_assert(sizeof(T) <= sizeof(reply));
-    std::memcpy(reply, &value, sizeof(value));
-    reply_bytes = sizeof(value);
-  }
-};
 
 class DeviceCore {
  public:
@@ -104,6 +77,9 @@ class DeviceCore {
   void SetMadHandler(MadHandler handler) { mad_handler_ = std::move(handler); }
   int SendMad(Instant now, uint32_t nic, const Gid& sgid, const Gid& dgid, const std::byte* bytes,
               size_t length);
+  LaneAnswer MakeLane(Instant now, const LaneRequest& request);
+  void DropLane(Instant now, LaneId lane);
+  void SetLaneEndHandler(LaneEndHandler handler) { lane_end_handler_ = std::move(handler); }
   void SetPortState(Instant now, uint32_t nic, bool is_up);
   void SetPortMtu(uint32_t nic, uint32_t mtu_bytes) { nics_[nic]->SetMtu(mtu_bytes); }
   std::vector<NicStatus> ListNicStatuses() const;
@@ -122,11 +98,14 @@ class DeviceCore {
   // --- what DeviceQp calls back -----------------------------------------------------------------
   void CountHostileAct() { ++hostile_acts_; }
   void CountSendWqe() { ++send_wqes_; }
+  Instant now() const { return now_; }
   // A receive WQE was taken out of `srq`.
   void OnSrqFetched(Srq& srq);
   void OnSrqLied(Srq& srq);
   // The QP's queue is empty here: entry_memory.cc.
   WorkQueueConsumer::Peek StageWqes(DeviceQp& qp, EntryQueue queue);
+  void CountPeerAccess(DeviceQp& qp, bool is_write, transport::MemoryId memory);
+  void ReturnReceive(Srq& srq, const Cq& cq, const HeldReceive& part);
   // As transport::QpHost's.
   transport::KeyFault BindWindow(DeviceQp& qp, const transport::WindowBind& bind);
   transport::KeyFault Invalidate(DeviceQp& qp, RKey rkey);
@@ -147,19 +126,14 @@ class DeviceCore {
   };
   static const CommandRow& RowOf(shm::CommandOp op);
   int Nop(Command& command);
-  int NotOffered(Command& command);
   int QueryDevice(Command& command);
   int QueryPort(Command& command);
   int QueryGidTable(Command& command);
   int QueryPkey(Command& command);
   void Complete(Session& session, uint32_t slot, uint32_t submitted, int error, const void* payload,
                 uint32_t payload_bytes);
-  // What a command's end waits for: no DMA in flight touches its session. Then what is retired
-  // goes, and the command completes with the reply made so far.
-  struct Retired {
-    std::vector<transport::MemoryId> regions;
-    std::vector<QueueMemory> queues;
-  };
+  // The command completes, with the reply made so far, when no DMA in flight touches its session;
+  // what is retired goes then.
   void FinishAfterFence(Command& command, Retired retired = {});
   // The same for what `owner`'s memory is about, which is kept meanwhile.
   void FinishAfterFenceOf(SessionId owner, Command& command, Retired retired,
@@ -187,6 +161,37 @@ class DeviceCore {
   void Bequeath(Session& session, Session& heir);
   void RemoveAfterFence(SessionId owner, Retired retired,
                         std::vector<std::shared_ptr<NicMemory>> kept);
+  int AllocOwnKeyPd(Command& command);  // and the next: rdm_regions.cc
+  int EnableMr(Command& command);
+  static constexpr uint32_t kCountersPerSession = 16'384;
+  int CreateCounter(Command& command);
+  int DestroyCounter(Command& command);
+  void RemoveCounter(Counter& counter);
+  int BindMrCounter(Command& command);
+  int BindQpCounter(Command& command);
+  void SetRegionCounters(Mr& mr, const PeerCounters& counters);
+  static int FindCounters(const Session& session, shm::Handle read, shm::Handle write,
+                          PeerCounters* out);
+  int CancelRecv(Command& command);  // and the next: marked_srq.cc
+  static bool FetchAllMarked(Srq& srq);
+  void FinishReceive(DeviceQp& qp, transport::Completion& completion);
+  void ReturnHeld(DeviceQp& qp, Retired* retired);
+  void ReturnParts(Session& session, const Retired::Receives& parts);
+  bool PushReleases();
+  int CreatePlace(Command& command);  // and the next: places.cc
+  int DestroyPlace(Command& command);
+  int NameSource(Command& command);
+  int QuerySource(Command& command);
+  int FindPlaceObjects(const Session& session, const shm::CreatePlaceRequest& request,
+                       Place* place) const;
+  void RemovePlace(Place& place, Retired* retired);
+  shm::RdmRejectReason ConnectLane(Place& place, const LaneRequest& request, LaneAnswer* answer);
+  DeviceQp* NewLane(Place& place);
+  int OpenLane(DeviceQp& lane, const LaneRequest& request);
+  void EndIdlestLane(Place& place, Retired* retired);
+  void TellReceived(DeviceQp& lane);
+  void ForgetLane(DeviceQp& lane);
+  void EndLane(DeviceQp& lane, Retired* retired);
   int OpenPayload(Command& command);
   int OpenAssist(Command& command);
   int AllocTd(Command& command);
@@ -210,11 +215,13 @@ class DeviceCore {
   int DetachMcast(Command& command);
   int CreateQp(Command& command);
   int ModifyQp(Command& command);
+  int Modify(DeviceQp& qp, shm::ModifyQpRequest& request);
   int QueryQp(Command& command);
   int DestroyQp(Command& command);
 
   int FindQpObjects(Session& session, const shm::CreateQpRequest& request, DeviceQp* qp) const;
   int CheckQpLimits(const Nic& nic, const shm::CreateQpRequest& request) const;
+  static void SetNicLimits(const Nic& nic, transport::QpConfig* config);
   int AllocateQpNumbers(DeviceQp* qp);
   int AllocateQpQueues(const shm::CreateQpRequest& request, DeviceQp* qp);
   void InstallQp(DeviceQp& qp);
@@ -269,6 +276,7 @@ class DeviceCore {
 
   // --- cq.cc ------------------------------------------------------------------------------------
   void PushCompletion(DeviceQp& qp, transport::Completion& completion);
+  void PushCqe(Cq& cq, transport::Completion& completion);
   void FailCq(Cq& cq);
   // The program can see CQEs it could not see before.
   void NoteCqes(Cq& cq, uint32_t count, bool is_solicited);
@@ -472,17 +480,6 @@ class DeviceCore {
     transport::QpRole waiter = transport::QpRole::kRequester;
     std::vector<std::shared_ptr<NicMemory>> kept;  // until then
   };
-  // What `verbena show cmd` tells: the last commands, finished or not.
-  struct PastCommand {
-    uint64_t number = 0;
-    SessionId session = 0;
-    std::string program;
-    shm::CommandOp op = shm::CommandOp::kNop;
-    int error = 0;
-    bool is_done = false;
-    Instant began;
-    Instant ended;
-  };
   static constexpr size_t kHistoryCommands = 128;
   uint64_t RecordCommand(const Session& session, shm::CommandOp op);
   void RecordCommandEnd(uint64_t number, int error);
@@ -519,6 +516,7 @@ class DeviceCore {
 
   // The context of each region whose key is alive; looked up, never iterated.
   std::unordered_map<transport::MemoryId, SessionId> region_owners_;
+  std::unordered_map<transport::MemoryId, Mr*> counted_regions_;  // looked up, never iterated
   // The region behind each binding of a window; looked up, never iterated.
   std::unordered_map<transport::MemoryId, transport::MemoryId> window_memory_;
   uint32_t next_window_memory_ = 0;
@@ -532,6 +530,9 @@ class DeviceCore {
   std::map<Gid, McastGroup> mcast_groups_;
   transport::local::HeldPduPool held_pdus_;
   MadHandler mad_handler_;
+  std::map<PlaceToken, Place*> places_;
+  std::unordered_map<LaneId, DeviceQp*> lanes_;  // looked up, never iterated
+  LaneEndHandler lane_end_handler_;
   uint32_t attached_ports_ = 0;
   TxPool tx_pool_;
   std::vector<transport::LocalPiece> local_pieces_;  // of the PDU in hand
@@ -564,6 +565,7 @@ class DeviceCore {
   std::vector<QpRef> paced_;        // go on in the next turn
 
   std::vector<DeviceQp*> drain_;
+  std::vector<ReceiveRelease> releases_;
   std::vector<Cq*> dirty_cqs_;
   std::vector<Cq*> unwritten_cqs_;  // with CQEs for memory of the program
   IntrusiveList<Session> ready_sessions_;

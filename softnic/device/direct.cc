@@ -55,7 +55,7 @@ uint32_t DeviceCore::SendDirect(DeviceQp& qp, uint32_t max) {
   DeviceQp* peer = FindQp(qp.peer);
   const bool is_free = peer != nullptr && qp.waiting.empty() && peer->waiting.empty() &&
                        !qp.has_more_output && !peer->has_more_output &&
-                       peer->qpn == qp.transport->remote_qpn();
+                       peer->qpn == qp.transport->remote_qpn() && !peer->CountsPeers();
   if (!is_free) return 0;
   uint32_t sent = 0;
   while (sent < max && qp.transport->SendDirect(now_, *peer->transport)) ++sent;

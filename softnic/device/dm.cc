@@ -63,6 +63,7 @@ int DeviceCore::RegDmMr(Command& command) {
     return EINVAL;
   }
   if (int error = CheckAccess(request.access); error != 0) return error;
+  if (pd->own_keys != nullptr && (request.access & kRemoteRights) != 0) return EOPNOTSUPP;
   if (request.offset > dm->length || request.length > dm->length - request.offset) return EINVAL;
   if (!HasMrRoom(session)) return ENOMEM;
   auto mr = std::make_unique<Mr>();

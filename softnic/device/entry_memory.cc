@@ -70,6 +70,7 @@ void DeviceCore::Retire(const Session& session, const QueueMemory& queue,
 void DeviceCore::Release(Session* session, const Retired& retired) {
   for (transport::MemoryId region : retired.regions) dma_->RemoveRegion(region);
   for (const QueueMemory& queue : retired.queues) session->services->FreeQueue(queue);
+  for (const Retired::Receives& parts : retired.receives) ReturnParts(*session, parts);
 }
 
 void DeviceCore::SubmitMove(const EntryMove& move, const transport::DmaRequest& request) {

@@ -25,6 +25,7 @@ void DeviceCore::PushChannelEvent(Cq& cq) {
 }
 
 void DeviceCore::PushQpEvent(DeviceQp& qp, EventType event) {
+  if (qp.place != nullptr) return;  // nobody knows it
   if (qp.undelivered_events >= DeviceQp::kMaxUndeliveredEvents) return;
   PushAsyncEvent(*qp.session, EventSource::kQp, event, qp.handle, qp.cookie);
 }

@@ -45,12 +45,17 @@ int DeviceCore::InstallMr(Command& command, std::unique_ptr<Mr> owned) {
     if (!is_null) dma_->RemoveRegion(mr->memory);
     return ENOMEM;
   }
+  if (mr->has_own_key && !mr->pd->own_keys->Add(mr->own_key, mr)) {
+    session.nic->keys.Free(mr->key);
+    dma_->RemoveRegion(mr->memory);
+    return EEXIST;
+  }
   mr->handle = session.mrs.Insert(std::move(owned));
   if (!is_null) region_owners_[mr->memory] = session.shared->id;
   if (mr->dm != nullptr) ++mr->dm->users;
   ++mr->pd->users;
   ++session.nic->counts.mrs;
-  command.Reply(shm::RegMrReply{mr->handle, mr->key, is_null ? 0 : mr->key, 0});
+  command.Reply(shm::RegMrReply{mr->handle, mr->key, RemoteKeyOf(*mr), 0});
   return 0;
 }
 
@@ -60,18 +65,29 @@ int DeviceCore::RegMr(Command& command) {
   Pd* pd = session.pds.Find(request.pd);
   if (pd == nullptr) return EINVAL;
   if (int error = CheckAccess(request.access); error != 0) return error;
+  constexpr uint32_t kKnown = kRegionBackendFlags | shm::kRegMrOwnKey | shm::kRegMrWholeProcess |
+                              shm::kRegMrDisabled | shm::kRegMrUnprobed;
+  if ((request.flags & ~kKnown) != 0) return EINVAL;
+  if (int error = CheckKind(request, *pd); error != 0) return error;
+  if ((request.flags & shm::kRegMrWholeProcess) != 0) request.length = kProcessBytes;
   uint64_t iova = (request.access & access::kZeroBased) != 0 ? 0 : request.iova;
   if (int error = CheckRange(request, iova); error != 0) return error;
   if (!HasMrRoom(session)) return ENOMEM;
 
   auto mr = std::make_unique<Mr>();
-  const RegionSpec spec = {request.addr,        request.length,
-                           request.payload,     request.pieces,
-                           request.piece_count, (request.flags & shm::kRegMrMapped) != 0,
+  const RegionSpec spec = {request.addr,
+                           request.length,
+                           request.payload,
+                           request.pieces,
+                           request.piece_count,
+                           (request.flags & shm::kRegMrMapped) != 0,
                            (request.flags & shm::kRegMrAssisted) != 0};
   int error = dma_->AddRegion(session.id, spec, &mr->memory);
   if (error != 0) return error;
   mr->pd = pd;
+  mr->has_own_key = (request.flags & shm::kRegMrOwnKey) != 0;
+  mr->own_key = request.own_key;
+  mr->is_disabled = (request.flags & shm::kRegMrDisabled) != 0;
   mr->access = request.access;
   mr->addr = request.addr;
   mr->length = request.length;
@@ -117,7 +133,9 @@ int DeviceCore::DeregMr(Command& command) {
 
 void DeviceCore::RemoveMr(Mr& mr) {
   Session& session = *mr.session;
+  SetRegionCounters(mr, {});
   session.nic->keys.Free(mr.key);
+  if (mr.has_own_key) mr.pd->own_keys->Remove(mr.own_key);
   region_owners_.erase(mr.memory);
   --session.nic->counts.mrs;
   --mr.pd->users;

@@ -6,6 +6,7 @@
 
 #include "core/base/types.h"
 #include "core/shm/command.h"
+#include "softnic/device/objects.h"
 
 namespace verbena::softnic {
 
@@ -25,9 +26,38 @@ inline int CheckAccess(uint32_t bits) {
 
 inline bool Overflows(uint64_t start, uint64_t length) { return start + length < start; }
 
+constexpr uint32_t kRemoteRights =
+    access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic | access::kFlushGlobal;
+constexpr uint32_t kRegionBackendFlags = shm::kRegMrMapped | shm::kRegMrAssisted;
+
+// How a region comes to its key, and what it may be.  Spec: core/shm/rdm.h.
+inline int CheckKind(const shm::RegMrRequest& request, const Pd& pd) {
+  const bool has_own_key = (request.flags & shm::kRegMrOwnKey) != 0;
+  if (has_own_key && pd.own_keys == nullptr) return EINVAL;
+  const bool is_remote = (request.access & kRemoteRights) != 0;
+  if (pd.own_keys != nullptr && !has_own_key && is_remote) return EINVAL;
+  if ((request.flags & shm::kRegMrWholeProcess) == 0) return 0;
+  const bool has_range = (request.addr | request.length | request.iova | request.piece_count) != 0;
+  const bool has_other_flags = (request.flags & (shm::kRegMrOwnKey | shm::kRegMrMapped)) != 0;
+  const bool has_rights = (request.access & ~access::kLocalWrite) != 0;
+  return has_range || has_other_flags || has_rights ? EINVAL : 0;
+}
+
+// All that a process of x86-64 has without asking for more.
+constexpr uint64_t kProcessBytes = uint64_t{1} << 47;
+inline bool IsWholeProcess(const Mr& mr) {
+  return mr.dm == nullptr && mr.addr == 0 && mr.length == kProcessBytes;
+}
+
+// What peers name the region by; 0: they can't, or it is the program's key 0.
+inline uint32_t RemoteKeyOf(const Mr& mr) {
+  if (mr.memory == kNullMemory || IsWholeProcess(mr)) return 0;
+  if (mr.pd->own_keys != nullptr) return mr.has_own_key ? mr.own_key : 0;
+  return mr.key;
+}
+
 // Memory of a process that `iova` names. 0 or EINVAL.
 inline int CheckRange(const shm::RegMrRequest& request, uint64_t iova) {
-  if ((request.flags & ~(shm::kRegMrMapped | shm::kRegMrAssisted)) != 0) return EINVAL;
   if (request.piece_count > shm::kMappedPiecesMax) return EINVAL;
   // Nothing to pin is EINVAL with every kernel driver (ib_umem_get).
   if (request.length == 0) return EINVAL;

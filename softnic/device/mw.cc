@@ -62,6 +62,7 @@ int DeviceCore::AllocMw(Command& command) {
   auto request = command.Request<shm::AllocMwRequest>();
   Pd* pd = session.pds.Find(request.pd);
   if (pd == nullptr) return EINVAL;
+  if (pd->own_keys != nullptr) return EOPNOTSUPP;
   if (request.type != shm::kMwType1 && request.type != shm::kMwType2) return EINVAL;
   if (nic.counts.mws >= nic.limits().max_mw || session.mws.IsFull()) return ENOMEM;
   auto owned = std::make_unique<Mw>();
@@ -148,6 +149,7 @@ void DeviceCore::UnbindWindow(Mw& mw) {
 }
 
 KeyFault DeviceCore::Invalidate(DeviceQp& qp, RKey rkey) {
+  if (qp.pd->own_keys != nullptr) return VendorErr::kRKeyBadState;  // they are the program's
   Mr* mr = qp.nic->keys.Find(rkey.value);
   KeyFault fault = mr != nullptr ? InvalidateRegion(qp, *mr) : InvalidateWindow(qp, rkey);
   qp.has_revoked_key = fault == VendorErr::kNone;
@@ -203,7 +205,7 @@ void DeviceCore::OnKeysSettled(uint64_t cookie, QpRef waiting, transport::QpRole
 
 // The window that this QP takes a key of from a peer.
 KeyFault DeviceQp::FindWindow(RKey rkey, const Mw** out) const {
-  const Mw* mw = nic->windows.Find(rkey.value);
+  const Mw* mw = pd->own_keys == nullptr ? nic->windows.Find(rkey.value) : nullptr;
   if (mw == nullptr || !mw->IsBound()) return VendorErr::kBadRKey;
   if (mw->pd != pd) return VendorErr::kRKeyOtherPd;
   if (mw->is_type_2 && mw->qp != this) return VendorErr::kRKeyOtherQp;

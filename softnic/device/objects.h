@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -15,7 +16,11 @@
 #include "core/shm/attach.h"
 #include "core/shm/command.h"
 #include "softnic/device/intrusive_list.h"
+#include "softnic/device/lanes.h"
+#include "softnic/device/marked_receives.h"
+#include "softnic/device/own_keys.h"
 #include "softnic/device/services.h"
+#include "softnic/device/sources.h"
 #include "softnic/device/timer_heap.h"
 #include "transport/pdu.h"
 
@@ -48,6 +53,30 @@ struct Pd {
   Session* session = nullptr;  // who made it, or who holds the context after that one's end
   shm::Handle handle = 0;
   uint32_t users = 0;  // MRs, MWs, QPs, SRQs, AHs
+  // What its QPs' peers name regions by; nullptr: the NIC's keys.
+  std::unique_ptr<OwnKeys> own_keys;
+  uint32_t counted_regions = 0;  // MRs with counters
+};
+
+// A counter in memory that the program maps (core/shm/rdm.h).
+struct Counter {
+  void CountOne();
+
+  Session* session = nullptr;
+  shm::Handle handle = 0;
+  uint32_t users = 0;  // regions, QPs, places
+  QueueMemory queue;
+  uint64_t operations = 0;
+};
+
+// What counts the WRITEs and READs of peers. nullptr: nothing does.
+struct PeerCounters {
+  bool IsAny() const { return read != nullptr || write != nullptr; }
+  // Instead of those it has; all know their users.
+  void Set(const PeerCounters& to);
+
+  Counter* read = nullptr;
+  Counter* write = nullptr;
 };
 
 // A thread domain: its QPs ring in a page of its own.
@@ -72,7 +101,11 @@ struct Mr {
   Pd* pd = nullptr;
   Dm* dm = nullptr;  // of device memory
   shm::Handle handle = 0;
-  uint32_t key = 0;  // lkey and rkey
+  uint32_t key = 0;  // lkey, and rkey unless its PD's keys are its own
+  bool has_own_key = false;
+  uint32_t own_key = 0;      // in the PD's space
+  bool is_disabled = false;  // its own key is good for nothing yet
+  PeerCounters counters;
   uint32_t access = 0;
   uint64_t addr = 0;  // of device memory, ours
   uint64_t length = 0;
@@ -148,7 +181,7 @@ struct Cq {
   uint32_t written = 0;  // CQEs given to the DMA engine, if there are `entries`
   bool is_unwritten = false;
   bool is_unwritten_solicited = false;  // one of those to be written
-  IntrusiveList<DeviceQp> senders;  // QPs whose send completions come here
+  IntrusiveList<DeviceQp> senders;      // QPs whose send completions come here
   IntrusiveList<DeviceQp> receivers;
   uint32_t users = 0;
   uint32_t fired_arm = 0;  // the arm sequence last answered with an event
@@ -179,6 +212,34 @@ struct Srq {
   uint32_t max_sge = 0;
   uint32_t limit = 0;  // 0: not armed
   bool is_in_error = false;
+  bool truncates = false;
+  std::unique_ptr<MarkedReceives> marked;  // nullptr: its receives have no marks
+};
+
+// What waits, before it goes, until no DMA in flight touches its session.
+struct Retired {
+  struct Receives {  // parts that a QP had of those of a marked SRQ
+    shm::Handle srq = 0, cq = 0;
+    std::vector<HeldReceive> held{};
+  };
+  std::vector<transport::MemoryId> regions{};
+  std::vector<QueueMemory> queues{};
+  std::vector<Receives> receives{};
+};
+
+// Where peers send to an RDM endpoint: lanes come to it without its program (places.cc).
+struct Place {
+  Session* session = nullptr;
+  shm::Handle handle = 0;
+  Pd* pd = nullptr;
+  Srq* srq = nullptr;  // marked
+  Cq* cq = nullptr;
+  uint32_t access_flags = 0;
+  uint32_t lanes_max = 0;
+  PlaceToken token{};
+  PeerCounters counters;
+  Sources sources;
+  std::map<LaneId, DeviceQp*> lanes;
 };
 
 }  // namespace verbena::softnic

@@ -22,6 +22,7 @@ FetchResult DeviceQp::Stage(EntryQueue queue) {
 }
 
 FetchResult DeviceQp::FetchSend(transport::SendWork& out) {
+  if (place != nullptr) return FetchResult::kEmpty;  // a lane has no send queue
   switch (send_ring.Available()) {
     case WorkQueueConsumer::Peek::kEmpty:
       return send_entries.IsUsed() ? Stage(EntryQueue::kSend) : FetchResult::kEmpty;
@@ -43,6 +44,19 @@ FetchResult DeviceQp::FetchSend(transport::SendWork& out) {
   return FetchResult::kOk;
 }
 
+bool FetchRecvWork(WorkQueueConsumer& ring, uint32_t max_sge, transport::RecvWork* out) {
+  shm::RecvWqe head;
+  ring.Fetch(&head, sizeof(head));
+  if (head.num_sge > max_sge) return false;
+  out->wr_id = head.wr_id;
+  out->ticket = 0;
+  out->offset_bytes = 0;
+  out->num_sge = head.num_sge;
+  ring.FetchAt(sizeof(head), out->sge, head.num_sge * sizeof(shm::Sge));
+  ring.Advance();
+  return true;
+}
+
 FetchResult DeviceQp::FetchFromRing(WorkQueueConsumer& ring, uint32_t max_sge,
                                     transport::RecvWork& out) {
   switch (ring.Available()) {
@@ -53,23 +67,17 @@ FetchResult DeviceQp::FetchFromRing(WorkQueueConsumer& ring, uint32_t max_sge,
     case WorkQueueConsumer::Peek::kReady:
       break;
   }
-  shm::RecvWqe head;
-  ring.Fetch(&head, sizeof(head));
-  if (head.num_sge > max_sge) return Lie();
-  out.wr_id = head.wr_id;
-  out.num_sge = head.num_sge;
-  ring.FetchAt(sizeof(head), out.sge, head.num_sge * sizeof(shm::Sge));
-  ring.Advance();
-  return FetchResult::kOk;
+  return FetchRecvWork(ring, max_sge, &out) ? FetchResult::kOk : Lie();
 }
 
 FetchResult DeviceQp::FetchRecv(transport::RecvWork& out) {
   if (srq == nullptr) return FetchFromRing(recv_ring, config.max_recv_sge, out);
   if (srq->is_in_error) return FetchResult::kInvalid;
-  FetchResult result = FetchFromRing(srq->ring, srq->max_sge, out);
+  FetchResult result =
+      srq->marked != nullptr ? FetchMarked(out) : FetchFromRing(srq->ring, srq->max_sge, out);
   if (result == FetchResult::kInvalid) {
     device->OnSrqLied(*srq);
-  } else if (result == FetchResult::kOk) {
+  } else if (result == FetchResult::kOk && srq->marked == nullptr) {
     // The WQE was copied: its slot is free at once, in whatever order QPs complete.
     srq->ring.Release(1);
     device->OnSrqFetched(*srq);
@@ -110,11 +118,17 @@ namespace {
 // Whether a region's key, which is good, is one that this PD's QPs take from a peer.
 KeyFault CheckRegion(const Mr& mr, const Pd* pd) {
   if (mr.is_invalidated) return VendorErr::kBadRKey;
+  if (mr.is_disabled) return VendorErr::kRKeyBadState;
   if (mr.memory == kNullMemory) return VendorErr::kBadRKey;  // its key is no rkey
   return mr.pd == pd ? VendorErr::kNone : VendorErr::kRKeyOtherPd;
 }
 
 }  // namespace
+
+// A PD with keys of its own knows no others, so that no number means two things.
+const Mr* DeviceQp::FindRegion(RKey rkey) const {
+  return pd->own_keys != nullptr ? pd->own_keys->Find(rkey.value) : nic->keys.Find(rkey.value);
+}
 
 KeyFault DeviceQp::CheckRemoteKey(RKey rkey, uint32_t access_needed) {
   return nic->refusals.Count(CheckRights(rkey, access_needed));
@@ -122,7 +136,7 @@ KeyFault DeviceQp::CheckRemoteKey(RKey rkey, uint32_t access_needed) {
 
 KeyFault DeviceQp::CheckRights(RKey rkey, uint32_t access_needed) const {
   uint32_t granted = 0;
-  if (const Mr* mr = nic->keys.Find(rkey.value); mr != nullptr) {
+  if (const Mr* mr = FindRegion(rkey); mr != nullptr) {
     if (KeyFault fault = CheckRegion(*mr, pd); fault != VendorErr::kNone) return fault;
     granted = mr->access;
   } else {
@@ -140,7 +154,7 @@ KeyFault DeviceQp::ResolveRemote(RKey rkey, uint64_t addr, uint64_t length, uint
 
 KeyFault DeviceQp::CheckRemote(RKey rkey, uint64_t addr, uint64_t length, uint32_t access_needed,
                                transport::DmaSegment* out) const {
-  const Mr* mr = nic->keys.Find(rkey.value);
+  const Mr* mr = FindRegion(rkey);
   if (mr == nullptr) return ResolveWindow(rkey, addr, length, access_needed, out);
   if (KeyFault fault = CheckRegion(*mr, pd); fault != VendorErr::kNone) return fault;
   // A segment's length has 32 bits; no message is longer, but the request's header may lie.

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/base/huge_page_pool.h"
 #include "core/ring/work_queue.h"
 #include "softnic/device/intrusive_list.h"
 #include "softnic/device/objects.h"
@@ -19,7 +20,6 @@
 #include "softnic/device/tx_queue.h"
 #include "softnic/device/wire_ack.h"
 #include "softnic/device/wire_peer.h"
-#include "core/base/huge_page_pool.h"
 #include "transport/port/local/held_pdu.h"
 #include "transport/qp_transport.h"
 
@@ -37,6 +37,9 @@ struct Waiting {
   transport::local::HeldPduPtr pdu;
 };
 
+// Copies the next entry of a receive ring, which is there. False: it lies.
+bool FetchRecvWork(WorkQueueConsumer& ring, uint32_t max_sge, transport::RecvWork* out);
+
 class DeviceQp final : public transport::QpHost, public OnHugePages {
  public:
   explicit DeviceQp(DeviceCore* device_core)
@@ -52,6 +55,10 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   transport::FetchResult FetchRecv(transport::RecvWork& out) override;
   void ReleaseSend(uint32_t wqes) override;
   void ReleaseRecv(uint32_t wqes) override;
+  void SettleRecv(const transport::RecvWork& work, uint64_t bytes) override;
+  uint64_t ReopenRecv(const transport::RecvWork& work) override;
+  void ReturnRecv(const transport::RecvWork& work) override;
+  void OnPeerAccess(bool is_write, transport::MemoryId memory) override;
   transport::KeyFault ResolveLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t access_needed,
                                    transport::DmaSegment* out, uint16_t* out_count) override;
   transport::KeyFault ResolveRemote(RKey rkey, uint64_t addr, uint64_t length,
@@ -60,11 +67,15 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   transport::KeyFault Invalidate(RKey rkey) override;
   transport::KeyFault BindWindow(const transport::WindowBind& bind) override;
   bool SettleKeys(transport::QpRole waiter) override;
-  bool ResolveDirect(const shm::Sge* sge, uint32_t num_sge,
-                     transport::DirectMove* move) override;
+  bool ResolveDirect(const shm::Sge* sge, uint32_t num_sge, transport::DirectMove* move) override;
   bool MoveDirect(const transport::DirectMove& move, transport::QpHost& peer) override;
   bool ResolveAh(uint32_t ah, transport::Path* out) override;
   bool ResolveGid(GidIndex index, Gid* out) override;
+
+  // Whether what peers do to memory is counted anywhere.
+  bool CountsPeers() const { return counters.IsAny() || pd->counted_regions != 0; }
+  // Ends a part of a receive that a completion is of, or was to be. Precondition: it has it.
+  HeldReceive TakeHeld(uint64_t ticket, uint64_t offset_bytes);
 
   // Where receive WQEs come from: the SRQ's, if there is one.
   WorkQueueConsumer& receive_ring() { return srq != nullptr ? srq->ring : recv_ring; }
@@ -134,11 +145,18 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   uint32_t moves_in_flight = 0;
   Instant held_up_since = Instant::Never();  // its ACK timer ran out, and is excused since then
   bool is_in_drain = false;
-  bool awaits_srq = false;  // in the SRQ's list: PDUs wait for a WQE to be fetched
+  bool awaits_srq = false;               // in the SRQ's list: PDUs wait for a WQE to be fetched
   bool has_more_output = false;          // a drain stopped at its budget
   uint64_t counted_qkey_violations = 0;  // in the port's counter already
   uint64_t counted_access_disabled = 0;  // in the NIC's
   bool has_lied = false;                 // counted once as a hostile act
+  std::vector<HeldReceive> held;  // of a marked SRQ: parts of receives that its messages have
+  // Of a lane (core/shm/rdm.h): whose it is at both ends, and when a message came last.
+  Place* place = nullptr;
+  LaneId lane = 0;
+  uint32_t source = 0;
+  Instant last_used;
+  PeerCounters counters;
 
   ListHook<DeviceQp> send_cq_hook;
   ListHook<DeviceQp> recv_cq_hook;
@@ -159,6 +177,9 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
                                     uint32_t access_needed, transport::DmaSegment* out) const;
   transport::FetchResult FetchFromRing(WorkQueueConsumer& ring, uint32_t max_sge,
                                        transport::RecvWork& out);
+  transport::FetchResult FetchMarked(transport::RecvWork& out);
+  HeldReceive* FindHeld(uint64_t ticket, uint64_t offset_bytes);
+  const Mr* FindRegion(RKey rkey) const;
   // Nothing is available; more may be fetched from the program's memory, and is on its way then.
   transport::FetchResult Stage(EntryQueue queue);
   transport::FetchResult Lie();

@@ -87,6 +87,7 @@ int DeviceCore::CreateQp(Command& command) {
   config.service = static_cast<Service>(request.service);
   config.sq_sig_all = request.sq_sig_all != 0;
   config.has_srq = qp->srq != nullptr;
+  config.truncates = config.has_srq && qp->srq->truncates;
   // Depths are reported as what the ring holds: at least what was asked for.
   config.max_send_wr = WorkQueueEntries(request.max_send_wr);
   config.max_recv_wr = config.has_srq ? 0 : WorkQueueEntries(request.max_recv_wr);
@@ -98,11 +99,7 @@ int DeviceCore::CreateQp(Command& command) {
       std::max(request.max_inline_bytes,
                std::min(config.max_send_sge * static_cast<uint32_t>(sizeof(shm::Sge)),
                         nic.limits().max_inline_bytes));
-  config.max_message_bytes = nic.limits().max_message_bytes;
-  config.port_mtu_bytes = nic.config().mtu_bytes;
-  config.max_rd_atomic = nic.limits().max_qp_rd_atom;
-  config.max_dest_rd_atomic = nic.limits().max_qp_rd_atom;
-  config.max_pdu_bytes = nic.limits().max_message_bytes;
+  SetNicLimits(nic, &config);
   config.reports_release = config.service != Service::kRc;  // RC has acknowledges for that
 
   if (int error = AllocateQpNumbers(qp); error != 0) return error;
@@ -115,6 +112,14 @@ int DeviceCore::CreateQp(Command& command) {
   InstallQp(*qp);
   ReplyCreated(command, *qp);
   return 0;
+}
+
+void DeviceCore::SetNicLimits(const Nic& nic, transport::QpConfig* config) {
+  config->max_message_bytes = nic.limits().max_message_bytes;
+  config->port_mtu_bytes = nic.config().mtu_bytes;
+  config->max_rd_atomic = nic.limits().max_qp_rd_atom;
+  config->max_dest_rd_atomic = nic.limits().max_qp_rd_atom;
+  config->max_pdu_bytes = nic.limits().max_message_bytes;
 }
 
 int DeviceCore::AllocateQpNumbers(DeviceQp* qp) {
@@ -171,30 +176,37 @@ int DeviceCore::ModifyQp(Command& command) {
   auto request = command.Request<shm::ModifyQpRequest>();
   DeviceQp* qp = command.session->qps.Find(request.qp);
   if (qp == nullptr) return EINVAL;
-  if (int error = CheckRate(request); error != 0) return error;
-  if ((request.mask & shm::qp_mask::kAv) != 0) ResolveLid(*qp->nic, &request.attr.ah_attr);
-  bool has_path = (request.mask & (shm::qp_mask::kAv | shm::qp_mask::kPathMtu)) ==
-                  (shm::qp_mask::kAv | shm::qp_mask::kPathMtu);
-  if (has_path && qp->transport->state() == QpState::kInit) {
-    Gid dgid;
-    std::memcpy(dgid.raw.data(), request.attr.ah_attr.dgid, dgid.raw.size());
-    qp->path_mtu_bytes = 128u << std::clamp(request.attr.path_mtu, 1u, 5u);
-    qp->transport->SetPduLimits(LimitsTo(*qp, dgid));
-    JoinPeer(*qp, dgid);
-  }
-  transport::ModifyResult result = qp->transport->Modify(now_, request.attr, request.mask);
-  if (result.error != 0) return result.error;
-  if ((request.mask & shm::qp_mask::kAv) != 0) ++path_epoch_;
-  if ((request.mask & shm::qp_mask::kRateLimit) != 0) {
-    qp->rate.Set(request.attr.rate_limit, request.max_burst_bytes);
-  }
+  if (int error = Modify(*qp, request); error != 0) return error;
   QpState state = qp->transport->state();
   command.Reply(shm::ModifyQpReply{static_cast<uint32_t>(state), 0});
   if (state == QpState::kReset) {
+    Retired retired;
+    ReturnHeld(*qp, &retired);
     ResetQp(*qp);
-    FinishAfterFence(command);
+    FinishAfterFence(command, std::move(retired));
   }
   AfterInput(*qp);
+  return 0;
+}
+
+int DeviceCore::Modify(DeviceQp& qp, shm::ModifyQpRequest& request) {
+  if (int error = CheckRate(request); error != 0) return error;
+  if ((request.mask & shm::qp_mask::kAv) != 0) ResolveLid(*qp.nic, &request.attr.ah_attr);
+  bool has_path = (request.mask & (shm::qp_mask::kAv | shm::qp_mask::kPathMtu)) ==
+                  (shm::qp_mask::kAv | shm::qp_mask::kPathMtu);
+  if (has_path && qp.transport->state() == QpState::kInit) {
+    Gid dgid;
+    std::memcpy(dgid.raw.data(), request.attr.ah_attr.dgid, dgid.raw.size());
+    qp.path_mtu_bytes = 128u << std::clamp(request.attr.path_mtu, 1u, 5u);
+    qp.transport->SetPduLimits(LimitsTo(qp, dgid));
+    JoinPeer(qp, dgid);
+  }
+  transport::ModifyResult result = qp.transport->Modify(now_, request.attr, request.mask);
+  if (result.error != 0) return result.error;
+  if ((request.mask & shm::qp_mask::kAv) != 0) ++path_epoch_;
+  if ((request.mask & shm::qp_mask::kRateLimit) != 0) {
+    qp.rate.Set(request.attr.rate_limit, request.max_burst_bytes);
+  }
   return 0;
 }
 
@@ -247,6 +259,8 @@ int DeviceCore::DestroyQp(Command& command) {
 void DeviceCore::RemoveQp(DeviceQp& qp, Retired* retired) {
   Session& session = *qp.session;
   qp.windows.ForEach([this](Mw& mw) { UnbindWindow(mw); });
+  ReturnHeld(qp, retired);
+  qp.counters.Set({});
   DropWaiting(qp);
   DropTx(qp);
   LeavePeer(qp);
@@ -265,9 +279,13 @@ void DeviceCore::RemoveQp(DeviceQp& qp, Retired* retired) {
   if (qp.td != nullptr) --qp.td->users;
   --qp.nic->counts.qps;
   qp.nic->qpns.Free(qp.qpn);
-  session.doorbells.Free(qp.doorbell);
+  if (qp.doorbell != 0) session.doorbells.Free(qp.doorbell);
   qp_slots_[qp.self.slot].qp = nullptr;
   free_qp_slots_.Push(qp_slots_, qp.self.slot);
+  if (qp.place != nullptr) {
+    session.lanes.Remove(qp.handle);  // it has no queues
+    return;
+  }
   Retire(session, qp.send_queue, qp.send_entries, retired);
   if (qp.srq == nullptr) Retire(session, qp.recv_queue, qp.recv_entries, retired);
   session.qps.Remove(qp.handle);

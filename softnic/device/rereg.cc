@@ -34,6 +34,8 @@ int DeviceCore::ReregMr(Command& command) {
   Pd* pd = mr->pd;
   if ((changes & shm::kReregPd) != 0) pd = session.pds.Find(wanted.pd);
   if (pd == nullptr) return EINVAL;
+  if (pd->own_keys != nullptr || mr->pd->own_keys != nullptr) return EOPNOTSUPP;
+  if (IsWholeProcess(*mr)) return EOPNOTSUPP;
   const uint32_t bits = (changes & shm::kReregAccess) != 0 ? wanted.access : mr->access;
   if (int error = CheckAccess(bits); error != 0) return error;
   const bool moves = (changes & shm::kReregTranslation) != 0;
@@ -46,7 +48,7 @@ int DeviceCore::ReregMr(Command& command) {
     RegionSpec spec = {wanted.addr, wanted.length, wanted.payload, wanted.pieces,
                        wanted.piece_count};
     spec.must_be_assisted = (wanted.flags & shm::kRegMrAssisted) != 0;
-    error = CheckRange(wanted, iova);
+    error = (wanted.flags & ~kRegionBackendFlags) != 0 ? EINVAL : CheckRange(wanted, iova);
     if (error == 0) error = dma_->AddRegion(session.id, spec, &memory);
   } else {
     error = dma_->CopyRegion(mr->memory, &memory);

@@ -131,7 +131,9 @@ void DeviceCore::DrainMarked() {
 }
 
 void DeviceCore::Settle() {
-  DrainMarked();
+  do {
+    DrainMarked();
+  } while (PushReleases());
   if (!unwritten_cqs_.empty()) WriteUnwrittenCqes();
   FireArmedCqs();
 }

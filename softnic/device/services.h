@@ -79,7 +79,7 @@ struct RegionSpec {
   uint64_t payload = 0;  // id of the file
   const shm::MappedPiece* pieces = nullptr;
   uint32_t piece_count = 0;
-  bool must_be_mapped = false;  // each of the pieces
+  bool must_be_mapped = false;    // each of the pieces
   bool must_be_assisted = false;  // what is not mapped
 };
 

@@ -145,7 +145,7 @@ struct Session {
   int pid = 0;
   SessionServices* services = nullptr;
   bool assists_entries = false;  // entries of its queues go by its helper, come what may
-  bool is_closing = false;  // its objects are gone; only DMA in flight keeps it
+  bool is_closing = false;       // its objects are gone; only DMA in flight keeps it
 
   const std::shared_ptr<SharedObjects> shared;
   HandleTable<Pd>& pds;
@@ -158,6 +158,9 @@ struct Session {
   HandleTable<Srq> srqs;
   HandleTable<DeviceQp> qps;
   HandleTable<Ah> ahs;
+  HandleTable<Counter> counters;
+  HandleTable<Place> places;
+  HandleTable<DeviceQp> lanes;  // no client's command reaches them
   DoorbellTable doorbells;
 
   IntrusiveList<DeviceQp> ready;  // QPs that have something to do

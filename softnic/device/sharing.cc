@@ -4,12 +4,13 @@
 #include <utility>
 
 #include "softnic/device/device_core.h"
+#include "softnic/device/mr_checks.h"
 
 namespace verbena::softnic {
 
 void DeviceCore::RemoveAfterFence(SessionId owner, Retired retired,
                                   std::vector<std::shared_ptr<NicMemory>> kept) {
-  if (retired.regions.empty() && retired.queues.empty()) return;
+  if (retired.regions.empty() && retired.queues.empty() && retired.receives.empty()) return;
   FenceRecord record;
   record.session = owner;
   record.retired = std::move(retired);
@@ -21,6 +22,7 @@ void DeviceCore::RemoveAfterFence(SessionId owner, Retired retired,
 
 void DeviceCore::EndProcessPart(Session& session) {
   Retired retired;
+  session.places.ForEach([&](Place& place) { RemovePlace(place, &retired); });
   session.qps.ForEach([&](DeviceQp& qp) {
     for (const Gid& gid : qp.mcast_groups) LeaveGroup(qp, gid);
     RemoveQp(qp, &retired);
@@ -32,11 +34,14 @@ void DeviceCore::EndProcessPart(Session& session) {
   session.ahs.ForEach([this](Ah& ah) { RemoveAh(ah); });
   session.mws.ForEach([this](Mw& mw) { RemoveMw(mw); });
   session.mrs.ForEach([&](Mr& mr) {
-    if (mr.session != &session || mr.dm != nullptr) return;
+    if (mr.session != &session) return;
+    SetRegionCounters(mr, {});
+    if (mr.dm != nullptr) return;
     if (mr.memory == kNullMemory || mr.memory == kNoMemory) return;
     region_owners_.erase(mr.memory);
     retired.regions.push_back(std::exchange(mr.memory, kNoMemory));
   });
+  session.counters.ForEach([this](Counter& counter) { RemoveCounter(counter); });
   RemoveAfterFence(session.id, std::move(retired), {});
   session.ready_hook.Unlink();
   session.events_hook.Unlink();
@@ -84,7 +89,7 @@ int DeviceCore::ImportMr(Command& command) {
   const auto request = command.Request<shm::ImportMrRequest>();
   const Mr* mr = command.session->mrs.Find(request.mr);
   if (mr == nullptr || mr->pd->handle != request.pd) return EINVAL;
-  command.Reply(shm::ImportMrReply{mr->key, mr->memory == kNullMemory ? 0 : mr->key, mr->length});
+  command.Reply(shm::ImportMrReply{mr->key, RemoteKeyOf(*mr), mr->length});
   return 0;
 }
 

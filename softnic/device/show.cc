@@ -1,4 +1,6 @@
 // Rows for `verbena show`.
+#include <arpa/inet.h>
+
 #include <cstdarg>
 #include <cstdio>
 
@@ -76,16 +78,22 @@ uint64_t AddrOf(const Mr& mr) {
   return mr.dm == nullptr ? mr.addr : mr.addr - reinterpret_cast<uint64_t>(mr.dm->memory->data);
 }
 
+const char* StateOf(const Mr& mr) {
+  if (mr.is_invalidated) return "invalidated";
+  return mr.is_disabled ? "disabled" : "valid";
+}
+
 ShowRow MakeRow(const Mr& mr, const char* backend) {
   ShowRow row = OwnedRow(*mr.session, mr.handle);
   row.fields.insert(row.fields.end(),
                     {{"pd", Text("0x%x", mr.pd->handle)},
                      {"key", Text("0x%x", mr.key)},
+                     {"own_key", mr.has_own_key ? Text("0x%x", mr.own_key) : "-"},
                      {"addr", Text("0x%llx", static_cast<unsigned long long>(AddrOf(mr)))},
                      {"length", Number(mr.length)},
                      {"iova", Text("0x%llx", static_cast<unsigned long long>(mr.iova))},
                      {"access", AccessText(mr.access)},
-                     {"state", mr.is_invalidated ? "invalidated" : "valid"},
+                     {"state", StateOf(mr)},
                      {"backend", backend}});
   return row;
 }
@@ -126,13 +134,17 @@ ShowRow MakeRow(const Cq& cq) {
   return row;
 }
 
+uint64_t PostedTo(const Srq& srq) {
+  return srq.ring.Waiting() + (srq.marked != nullptr ? srq.marked->size() : 0);
+}
+
 ShowRow MakeRow(const Srq& srq) {
   ShowRow row = OwnedRow(*srq.session, srq.handle);
   row.fields.insert(row.fields.end(), {{"srqn", Number(srq.srqn)},
                                        {"pd", Text("0x%x", srq.pd->handle)},
                                        {"max_wr", Number(srq.max_wr)},
                                        {"max_sge", Number(srq.max_sge)},
-                                       {"posted", Number(srq.ring.Waiting())},
+                                       {"posted", Number(PostedTo(srq))},
                                        {"limit", Number(srq.limit)},
                                        {"qps", Number(srq.users)},
                                        {"state", srq.is_in_error ? "error" : "ok"}});
@@ -154,6 +166,32 @@ ShowRow MakeRow(const Channel& channel) {
   return row;
 }
 
+std::string RingText(const WorkQueueConsumer& ring, uint32_t max_wr) {
+  return Text("%u+%u/%u", ring.Waiting(), ring.fetch_index() - ring.release_index(), max_wr);
+}
+
+// "10.0.0.2:4000"
+std::string AddressText(const Place& place, uint32_t number) {
+  const Sources::Source* source = place.sources.Find(number);
+  if (source == nullptr) return "-";
+  char text[INET6_ADDRSTRLEN] = "";
+  inet_ntop(source->address.family, source->address.addr, text, sizeof(text));
+  return Text(source->address.family == AF_INET ? "%s:%u" : "[%s]:%u", text,
+              ntohs(source->address.port));
+}
+
+ShowRow MakeRow(const Place& place) {
+  ShowRow row = OwnedRow(*place.session, place.handle);
+  row.fields.insert(row.fields.end(), {{"pd", Text("0x%x", place.pd->handle)},
+                                       {"srq", Text("0x%x", place.srq->handle)},
+                                       {"cq", CqText(*place.cq)},
+                                       {"access", AccessText(place.access_flags)},
+                                       {"lanes", Number(place.lanes.size())},
+                                       {"lanes_max", Number(place.lanes_max)},
+                                       {"sources", Number(place.sources.size())}});
+  return row;
+}
+
 ShowRow MakeRow(const DeviceQp& qp) {
   const transport::QpTransport& transport = *qp.transport;
   const transport::QpCounters& counters = transport.counters();
@@ -170,13 +208,10 @@ ShowRow MakeRow(const DeviceQp& qp) {
        {"send_cq", CqText(*qp.send_cq)},
        {"recv_cq", CqText(*qp.recv_cq)},
        {"srq", qp.srq == nullptr ? "-" : Text("0x%x", qp.srq->handle)},
-       {"sq",
-        Text("%u+%u/%u", qp.send_ring.Waiting(),
-             qp.send_ring.fetch_index() - qp.send_ring.release_index(), qp.config.max_send_wr)},
-       {"rq", qp.srq != nullptr ? "-"
-                                : Text("%u+%u/%u", qp.recv_ring.Waiting(),
-                                       qp.recv_ring.fetch_index() - qp.recv_ring.release_index(),
-                                       qp.config.max_recv_wr)},
+       {"place", qp.place == nullptr ? "-" : Text("0x%x", qp.place->handle)},
+       {"source", qp.place == nullptr ? "-" : AddressText(*qp.place, qp.source)},
+       {"sq", qp.place != nullptr ? "-" : RingText(qp.send_ring, qp.config.max_send_wr)},
+       {"rq", qp.srq != nullptr ? "-" : RingText(qp.recv_ring, qp.config.max_recv_wr)},
        {"waiting", Number(qp.waiting.size())},
        {"duplicate_request", Number(counters.duplicate_request)},
        {"out_of_seq_request", Number(counters.out_of_seq_request)},
@@ -250,6 +285,7 @@ void DeviceCore::ShowObjects(const Session& session, ShowKind kind,
       break;
     case ShowKind::kQp:
       session.qps.ForEach(add);
+      session.lanes.ForEach(add);
       break;
     case ShowKind::kSrq:
       session.srqs.ForEach(add);
@@ -265,6 +301,9 @@ void DeviceCore::ShowObjects(const Session& session, ShowKind kind,
       break;
     case ShowKind::kDm:
       session.dms.ForEach(add);
+      break;
+    case ShowKind::kPlace:
+      session.places.ForEach(add);
       break;
   }
 }

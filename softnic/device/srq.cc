@@ -30,6 +30,12 @@ int DeviceCore::CreateSrq(Command& command) {
   if (request.max_wr == 0 || request.max_wr > nic.limits().max_srq_wr) return EINVAL;
   if (request.max_sge > nic.limits().max_srq_sge) return EINVAL;
   if (request.srq_limit > request.max_wr) return EINVAL;
+  if ((request.flags & ~(shm::kSrqMarked | shm::kSrqTruncates)) != 0) return EINVAL;
+  const bool is_marked = (request.flags & shm::kSrqMarked) != 0;
+  // A mark takes the place of an element; and marked receives are the NIC's own to keep.
+  if (is_marked && (request.max_sge == 0 || request.srq_limit != 0 || request.memory != 0)) {
+    return EINVAL;
+  }
   if (nic.counts.srqs >= nic.limits().max_srq || session.srqs.IsFull()) return ENOMEM;
 
   auto owned = std::make_unique<Srq>();
@@ -44,6 +50,8 @@ int DeviceCore::CreateSrq(Command& command) {
   srq->cookie = request.cookie;
   srq->max_wr = entries;
   srq->limit = request.srq_limit;
+  srq->truncates = (request.flags & shm::kSrqTruncates) != 0;
+  if (is_marked) srq->marked = std::make_unique<MarkedReceives>();
   srq->handle = session.srqs.Insert(std::move(owned));
   srq->srqn = next_srqn_++ & 0xff'ffff;
   ++pd->users;
@@ -58,7 +66,7 @@ int DeviceCore::ModifySrq(Command& command) {
   Session& session = *command.session;
   auto request = command.Request<shm::ModifySrqRequest>();
   Srq* srq = session.srqs.Find(request.srq);
-  if (srq == nullptr || srq->is_in_error) return EINVAL;
+  if (srq == nullptr || srq->is_in_error || srq->marked != nullptr) return EINVAL;
   if ((request.mask & ~(shm::kSrqMaxWr | shm::kSrqLimit)) != 0) return EINVAL;
   bool resizes = (request.mask & shm::kSrqMaxWr) != 0;
   bool arms = (request.mask & shm::kSrqLimit) != 0;

@@ -166,11 +166,12 @@ TestCq TestClient::MustCreateCq(uint32_t entries, shm::Handle channel) {
   return cq;
 }
 
-int TestClient::CreateSrq(uint32_t max_wr, uint32_t max_sge, TestSrq* out) {
+int TestClient::CreateSrq(uint32_t max_wr, uint32_t max_sge, TestSrq* out, uint32_t flags) {
   shm::CreateSrqRequest request{};
   request.pd = pd;
   request.max_wr = max_wr;
   request.max_sge = max_sge;
+  request.flags = flags;
   int error = Execute(shm::CommandOp::kCreateSrq, request, &out->reply);
   if (error != 0) return error;
   out->handle = out->reply.srq;
@@ -362,6 +363,7 @@ std::optional<Wc> TestClient::Poll(TestCq& cq) {
   wc.vendor_err = cqe->vendor_err;
   wc.qp_handle = cqe->qp_handle;
   wc.flags = cqe->wc_flags;
+  wc.recv_offset = cqe->recv_offset_bytes;
   wc.is_send = cqe->is_send != 0;
   wc.timestamp_ns = cqe->timestamp_ns;
   cq.ring.Consume();

@@ -152,6 +152,7 @@ struct Wc {
   shm::WcOpcode opcode = shm::WcOpcode::kSend;
   uint32_t byte_len = 0, qpn = 0, src_qpn = 0, imm = 0, vendor_err = 0, qp_handle = 0;
   uint16_t flags = 0;
+  uint32_t recv_offset = 0;
   bool is_send = false;
   uint64_t timestamp_ns = 0;
 };
@@ -188,7 +189,7 @@ class TestClient {
   shm::Handle CreateChannel();
   int CreateCq(uint32_t entries, shm::Handle channel, TestCq* out, uint32_t flags = 0);
   TestCq MustCreateCq(uint32_t entries = 64, shm::Handle channel = 0);
-  int CreateSrq(uint32_t max_wr, uint32_t max_sge, TestSrq* out);
+  int CreateSrq(uint32_t max_wr, uint32_t max_sge, TestSrq* out, uint32_t flags = 0);
   shm::CreateQpRequest QpRequest(Service service, shm::Handle cq) const;
   int CreateQp(const shm::CreateQpRequest& request, TestQp* out);
   TestQp MustCreateQp(Service service, const TestCq& cq);

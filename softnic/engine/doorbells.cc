@@ -32,7 +32,8 @@ bool NamesMemory(const shm::CommandRequest& request, shm::RegMrRequest* out) {
   const auto op = static_cast<shm::CommandOp>(request.op);
   if (op == shm::CommandOp::kRegMr) {
     std::memcpy(out, request.payload, sizeof(*out));
-    return true;
+    // Of a whole process nothing has to be there.
+    return (out->flags & (shm::kRegMrWholeProcess | shm::kRegMrUnprobed)) == 0;
   }
   if (op != shm::CommandOp::kReregMr) return false;
   shm::ReregMrRequest rereg;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/shm/command.h"
+#include "core/shm/rdm.h"
 
 namespace verbena::fuzz {
 
@@ -24,6 +25,8 @@ inline uint32_t PayloadBytes(uint32_t op) {
     case CommandOp::kQueryDevice:
     case CommandOp::kAllocPd:
     case CommandOp::kCreateChannel:
+    case CommandOp::kAllocOwnKeyPd:
+    case CommandOp::kCreateCounter:
       return 0;
     case CommandOp::kRegMr:
       return sizeof(shm::RegMrRequest);
@@ -47,6 +50,16 @@ inline uint32_t PayloadBytes(uint32_t op) {
       return sizeof(shm::ModifyQpRequest);
     case CommandOp::kCreateAh:
       return sizeof(shm::CreateAhRequest);
+    case CommandOp::kBindMrCounter:
+      return sizeof(shm::BindMrCounterRequest);
+    case CommandOp::kBindQpCounter:
+      return sizeof(shm::BindQpCounterRequest);
+    case CommandOp::kCancelRecv:
+      return sizeof(shm::CancelRecvRequest);
+    case CommandOp::kCreatePlace:
+      return sizeof(shm::CreatePlaceRequest);
+    case CommandOp::kNameSource:
+      return sizeof(shm::NameSourceRequest);
     case CommandOp::kAttachMcast:
     case CommandOp::kDetachMcast:
       return sizeof(shm::McastRequest);

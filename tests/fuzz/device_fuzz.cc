@@ -330,6 +330,7 @@ class Stage {
         command.op = static_cast<uint32_t>(CommandOp::kCreateSrq);
         shm::CreateSrqRequest request{Word(input), input.Take<uint8_t>(), 2, Word(input), 0, 0};
         if (input.Take<uint8_t>() % 2 == 0) request.memory = HerMemory(input);
+        request.flags = input.Take<uint8_t>() % 4;
         Fill(command, request);
         break;
       }

@@ -30,7 +30,7 @@ constexpr CommandRow kCommands[] = {
     {Command::kStatus, "status", "status [--json]", "What the instance is doing.", ""},
     {Command::kDevices, "devices", "devices [--json]", "List the NICs and their addresses.", ""},
     {Command::kShow, "show", "show KIND [--json]",
-     "List objects: cmd, session, pd, mr, cq, qp, srq, ah, channel, mw, dm, cm.", ""},
+     "List objects: cmd, session, pd, mr, cq, qp, srq, ah, channel, mw, dm, place, cm.", ""},
     {Command::kEnv, "env", "env [options]", "Print exports for a shell: eval \"$(verbena env)\".",
      "Afterwards programs started from that shell use Verbena; the first one that asks for "
      "devices\n"
@@ -353,7 +353,8 @@ bool TakePositional(const std::string& word, Arguments* out, std::string* error)
     const std::vector<std::string>& kinds = ShowKinds();
     if (std::find(kinds.begin(), kinds.end(), word) == kinds.end()) {
       *error =
-          "`verbena show` lists cmd, session, pd, mr, cq, qp, srq, ah, channel, mw, dm or cm, not "
+          "`verbena show` lists cmd, session, pd, mr, cq, qp, srq, ah, channel, mw, dm, place or "
+          "cm, not "
           "\"" +
           word + "\".";
       return false;
@@ -407,7 +408,8 @@ bool CheckComplete(const Arguments& arguments, std::string* error) {
   }
   if (arguments.command == Command::kShow && arguments.kind.empty()) {
     *error =
-        "`verbena show` wants a kind: cmd, session, pd, mr, cq, qp, srq, ah, channel, mw, dm or "
+        "`verbena show` wants a kind: cmd, session, pd, mr, cq, qp, srq, ah, channel, mw, dm, "
+        "place or "
         "cm.";
     return false;
   }
@@ -454,8 +456,8 @@ std::string Overview() {
 }  // namespace
 
 const std::vector<std::string>& ShowKinds() {
-  static const std::vector<std::string> kinds = {"cmd", "session", "pd",      "mr", "cq", "qp",
-                                                 "srq", "ah",      "channel", "mw", "dm", "cm"};
+  static const std::vector<std::string> kinds = {"cmd", "session", "pd", "mr", "cq",    "qp", "srq",
+                                                 "ah",  "channel", "mw", "dm", "place", "cm"};
   return kinds;
 }
 

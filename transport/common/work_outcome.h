@@ -48,6 +48,7 @@ inline void WriteCompletion(const WorkOutcome& outcome, Qpn qpn, bool is_send, C
   cqe.sl = outcome.sl;
   cqe.is_send = is_send ? 1 : 0;
   cqe.recv_offset_bytes = cqe.reserved1 = cqe.reserved2 = 0;
+  out.recv_ticket = 0;
   out.is_send = is_send;
   out.solicited = outcome.solicited || outcome.status != WcStatus::kSuccess;
 }

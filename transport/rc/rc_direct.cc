@@ -100,6 +100,7 @@ void Responder::EndDirect(const SendRecord& rec) {
   if (has_imm) op.wc_flags |= shm::kWcWithImm;
   op.imm_or_rkey = rec.imm_or_rkey;
   op.solicited = (rec.flags & shm::kSendSolicited) != 0;
+  if (NextReceive().ticket != 0) host_->SettleRecv(NextReceive(), IsSend(rec) ? rec.length : 0);
   PushReceiveCompletion(op, WcStatus::kSuccess, shm::VendorErr::kNone);
 }
 

@@ -1,5 +1,6 @@
 #include "transport/rc/responder.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "core/base/check.h"
@@ -215,7 +216,8 @@ ResponderFault Responder::CheckLength(const Pdu& pdu, const OpcodeInfo& info) co
   }
   uint64_t room = message_.room_bytes;
   if (info.is_first) room = ReceiveRoomBytes();
-  return so_far <= room ? ResponderFault::kNone : ResponderFault::kReceiveTooShort;
+  return so_far <= room || config_.truncates ? ResponderFault::kNone
+                                             : ResponderFault::kReceiveTooShort;
 }
 
 ResponderFault Responder::CheckRkey(const Pdu& pdu, const OpcodeInfo& info) {
@@ -291,12 +293,20 @@ void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op)
   op.before = message_;
   op.wants_ack = pdu.ack_request;
   op.is_send = info.is_send;
-  if (bytes != 0) {
+  uint32_t placed = bytes;
+  uint64_t room = message_.room_bytes;
+  if (info.is_send && config_.truncates) {
+    if (info.is_first) room = ReceiveRoomBytes();
+    const uint64_t left = room - std::min<uint64_t>(room, message_.received_bytes);
+    placed = static_cast<uint32_t>(std::min<uint64_t>(bytes, left));
+  }
+  if (placed != 0) {
     op.dma_outstanding = true;
     ++dma_outstanding_;
     dma_due_ = true;
     dma_kind_ = DmaRequest::Kind::kCopy;
     dma_source_ = pdu.payload;
+    dma_source_.length = placed;
     dma_destination_ = info.is_send ? receive_segments_.get() : &remote_segment_;
     dma_destination_count_ = info.is_send ? receive_segment_count_ : 1;
     dma_destination_offset_ = info.is_send ? message_.received_bytes : 0;
@@ -313,9 +323,16 @@ void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op)
     if (info.has_ieth) op.wc_flags |= shm::kWcWithInv;
     op.invalidates = info.has_ieth;
     if (op.invalidates) ++invalidations_waiting_;
+    if (info.is_write) op.written_memory = so_far != 0 ? remote_segment_.memory : 0;
+    if (info.is_send && config_.truncates && so_far > room) op.vendor_err = VendorErr::kTruncated;
     op.imm_or_rkey = pdu.imm_or_rkey;
     op.solicited = pdu.solicited;
-    if (op.takes_receive) ++receives_used_;
+    if (op.takes_receive) {
+      const RecvWork& work = NextReceive();
+      const uint64_t taken = info.is_send ? std::min<uint64_t>(so_far, ReceiveRoomBytes()) : 0;
+      if (work.ticket != 0) host_->SettleRecv(work, taken);
+      ++receives_used_;
+    }
     message_ = MessageState{};
     return;
   }
@@ -409,6 +426,18 @@ void Responder::TakeBack(uint32_t op_index) {
     if (op.invalidates) --invalidations_waiting_;
     if (op.kind == OpKind::kFault) is_halted_ = false;
     ops_.PopBack();
+  }
+  const bool is_mid_send = message_.kind == Message::kSend;
+  ReturnReceives(receives_used_ + (is_mid_send ? 1 : 0));
+  if (!is_mid_send || NextReceive().ticket == 0) return;
+  const uint64_t room = host_->ReopenRecv(NextReceive());
+  message_.room_bytes = static_cast<uint32_t>(std::min<uint64_t>(message_.room_bytes, room));
+}
+
+void Responder::ReturnReceives(uint32_t keep) {
+  while (receives_.size() > keep && receives_[receives_.size() - 1].ticket != 0) {
+    host_->ReturnRecv(receives_[receives_.size() - 1]);
+    receives_.PopBack();
   }
 }
 

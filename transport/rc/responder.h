@@ -121,6 +121,7 @@ class Responder {
     uint32_t imm_or_rkey = 0;
     Psn psn;
     PsnCount psn_count{1};
+    MemoryId written_memory = 0;  // by a WRITE
   };
   // The rest is stale but for the kinds that set it: clearing it would cost more than using it.
   struct Op : OpHead {
@@ -133,6 +134,8 @@ class Responder {
 
   struct ReceiveCompletion {
     uint64_t wr_id = 0;
+    uint64_t ticket = 0;
+    uint32_t offset_bytes = 0;
     uint32_t bytes = 0;
     uint32_t imm_or_rkey = 0;
     uint16_t wc_flags = 0;
@@ -159,6 +162,8 @@ class Responder {
   uint32_t RdAtomicsWaiting() const;
   ResponderFault EnsureReceive();
   ResponderFault ResolveReceive(uint64_t bytes);
+  // Gives receives of a marked SRQ back that no message has, but for the first `keep`.
+  void ReturnReceives(uint32_t keep);
 
   void Execute(const Pdu& pdu, const OpcodeInfo& info);
   // --- responder_atomic_write.cc

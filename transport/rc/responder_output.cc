@@ -58,8 +58,10 @@ void Responder::Finish(Op& op) {
   done_psn_ = op.psn + op.psn_count;
   nak_due_ = false;  // a gap before this is filled
   if (op.ends_message) msn_ = Msn((msn_.value + 1) & Psn::kMask);
+  if (op.ends_message && !op.is_send) host_->OnPeerAccess(/*is_write=*/true, op.written_memory);
   if (op.takes_receive) {
-    PushReceiveCompletion(op, WcStatus::kSuccess, VendorErr::kNone);
+    const bool is_cut = op.vendor_err == VendorErr::kTruncated;
+    PushReceiveCompletion(op, is_cut ? WcStatus::kLocLenErr : WcStatus::kSuccess, op.vendor_err);
     --receives_used_;
   }
   ack_due_ = ack_due_ || op.wants_ack;
@@ -81,6 +83,8 @@ void Responder::ApplyFault(const Op& op) {
 void Responder::PushReceiveCompletion(const Op& op, WcStatus status, VendorErr why) {
   ReceiveCompletion& out = completions_.PushBack();
   out.wr_id = receives_.Front().wr_id;
+  out.ticket = receives_.Front().ticket;
+  out.offset_bytes = receives_.Front().offset_bytes;
   out.bytes = op.bytes;
   out.imm_or_rkey = op.imm_or_rkey;
   out.wc_flags = op.wc_flags;
@@ -172,6 +176,8 @@ void Responder::BuildReadResponse(Op& op, Pdu& out) {
   if (!is_last) return;
   read_sent_bytes_ = 0;
   --reads_waiting_;
+  if (!op.is_duplicate)
+    host_->OnPeerAccess(/*is_write=*/false, op.bytes != 0 ? op.segment.memory : 0);
   if (!op.is_duplicate) done_psn_ = op.psn + op.psn_count;
   ops_.PopFront();
   Drain();
@@ -227,6 +233,8 @@ bool Responder::PollCompletion(Completion& out) {
 bool Responder::FlushOne(Completion& out) {
   // A buffer may still be written, or a region whose key is gone.
   if (dma_outstanding_ != 0 || awaits_settled_keys_) return false;
+  // They wait for another QP's message, as if they had never been taken.
+  ReturnReceives(0);
   if (receives_.IsEmpty()) {
     // A shared queue's WQEs belong to its other QPs too.  Spec: IBTA 10.2.9.
     if (config_.has_srq) return false;
@@ -260,6 +268,8 @@ void Responder::Fill(const ReceiveCompletion& in, Completion& out) const {
   cqe.opcode = static_cast<uint8_t>(in.wc_opcode);
   cqe.sl = 0;
   cqe.is_send = 0;
+  cqe.recv_offset_bytes = in.offset_bytes;
+  out.recv_ticket = in.ticket;
   out.is_send = false;
   out.solicited = in.solicited;
 }

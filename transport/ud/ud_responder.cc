@@ -23,8 +23,11 @@ UnreliableFault UdResponder::Check(const Pdu& pdu) {
   if (pdu.qkey != context_.attributes.qkey()) return UnreliableFault::kQKeyViolation;
   slot_ = receive_queue_.Take();
   if (slot_ == ReceiveQueue::kNoSlot) return UnreliableFault::kNoReceiveWqe;
-  if (bytes > receive_queue_.CapacityBytes(slot_)) return UnreliableFault::kReceiveTooShort;
-  key_fault_ = receive_queue_.Resolve(slot_, bytes, segments_, &segment_count_);
+  const uint64_t room = receive_queue_.CapacityBytes(slot_);
+  const bool is_cut = bytes > room && context_.config.truncates && room >= kGrhBytes;
+  if (bytes > room && !is_cut) return UnreliableFault::kReceiveTooShort;
+  placed_bytes_ = is_cut ? static_cast<uint32_t>(room) : bytes;
+  key_fault_ = receive_queue_.Resolve(slot_, placed_bytes_, segments_, &segment_count_);
   return key_fault_ == KeyFault::kNone ? UnreliableFault::kNone : UnreliableFault::kMalformedWqe;
 }
 
@@ -52,12 +55,16 @@ void UdResponder::Execute(const Pdu& pdu) {
   outcome.wc_flags = has_imm ? shm::kWcGrh | shm::kWcWithImm : shm::kWcGrh;
   outcome.imm_or_rkey = has_imm ? pdu.imm_or_rkey : 0;
   outcome.solicited = pdu.solicited;
+  if (placed_bytes_ < outcome.byte_len) {
+    outcome.SetError(WcStatus::kLocLenErr, shm::VendorErr::kTruncated);
+  }
 
   placement_ = DmaRequest{};
   placement_.token = placement.token;
   placement_.prefix_bytes = kGrhBytes;
   WriteGrh(*pdu.path, pdu.payload.length, has_imm, placement_.prefix);
   placement_.source = pdu.payload;
+  placement_.source.length = placed_bytes_ - kGrhBytes;
   placement_.destination = segments_;
   placement_.destination_count = segment_count_;
   has_placement_ = true;

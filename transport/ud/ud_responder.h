@@ -34,6 +34,7 @@ class UdResponder {
   uint32_t datagram_ = 0;
   // Of the datagram at hand.
   ReceiveQueue::SlotIndex slot_ = ReceiveQueue::kNoSlot;
+  uint32_t placed_bytes_ = 0;  // of the datagram in hand, its GRH included
   uint16_t segment_count_ = 0;
   KeyFault key_fault_ = KeyFault::kNone;
 
