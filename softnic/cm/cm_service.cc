@@ -39,6 +39,14 @@ bool CmService::PollMad(OutMad* out) { return core_->PollMad(out); }
 
 bool CmService::PollChannel(ChannelState* out) { return core_->PollChannel(out); }
 
+bool CmService::PollLaneOrder(LaneOrder* out) { return core_->PollLaneOrder(out); }
+
+void CmService::OnLaneMade(Instant now, uint32_t nic, uint32_t comm, const LaneAnswer& answer) {
+  core_->OnLaneMade(now, nic, comm, answer);
+}
+
+void CmService::OnLaneEnded(Instant now, LaneId lane) { core_->OnLaneEnded(now, lane); }
+
 Instant CmService::PollTimeout() const { return core_->PollTimeout(); }
 
 std::vector<CmService::SessionRow> CmService::Show() const { return core_->Show(); }

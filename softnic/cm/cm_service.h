@@ -6,7 +6,8 @@
 // are now, and the time. Outputs are replies, MADs to send, and which channels have events. No I/O,
 // no clock.
 //
-// After any input: drain PollMad and PollChannel, and call OnTimeout when PollTimeout says.
+// After any input: drain PollMad, PollChannel and PollLaneOrder, and call OnTimeout when
+// PollTimeout says.
 //
 // Thread: whoever drives it, one at a time.
 // Trust: a session reaches its own handles alone; limits hold per session and in all. MADs are
@@ -24,6 +25,7 @@
 #include "core/base/instant.h"
 #include "core/base/types.h"
 #include "core/shm/cm.h"
+#include "softnic/device/lanes.h"
 #include "transport/cm/engine.h"
 
 namespace verbena::softnic {
@@ -123,6 +125,17 @@ class CmService {
   };
   // From QP1 of the NIC at route.local to QP1 at route.remote.
   bool PollMad(OutMad* out);
+  // What the device has to do for lanes: make one for a peer's request (`lane` is 0), and tell
+  // OnLaneMade; or drop one.
+  struct LaneOrder {
+    uint32_t nic = 0, comm = 0;  // to be told with the answer
+    LaneId lane = 0;
+    LaneRequest request{};
+  };
+  bool PollLaneOrder(LaneOrder* out);
+  void OnLaneMade(Instant now, uint32_t nic, uint32_t comm, const LaneAnswer& answer);
+  // The device has ended it by itself.
+  void OnLaneEnded(Instant now, LaneId lane);
   struct ChannelState {
     uint32_t session = 0;
     shm::CmHandle channel = 0;

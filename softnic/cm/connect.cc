@@ -20,8 +20,6 @@ using transport::cm::State;
 constexpr uint32_t kEventCommEst = 4;
 // RoCE has no LIDs.   Spec: IBTA A16.4.1.2 (permissive)
 constexpr uint16_t kPermissiveLid = 0xffff;
-// What our NIC may take to acknowledge, as rxe says of itself: 134 ms.
-constexpr uint8_t kAckDelayExp = 15;
 
 template <size_t kBytes>
 void CopyData(const CmConnParam& param, size_t at, PrivateData<kBytes>* out) {

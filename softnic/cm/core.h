@@ -49,6 +49,8 @@ inline constexpr uint8_t kQpTypeRc = 2, kQpTypeUc = 3, kQpTypeUd = 4, kQpTypeXrc
                          kQpTypeXrcRecv = 10;
 inline constexpr uint32_t kUdpQkey = 0x0123'4567;  // RDMA_UDP_QKEY
 inline constexpr uint16_t kDefaultPkey = 0xffff;
+// What our NIC may take to acknowledge, as rxe says of itself: 134 ms.
+inline constexpr uint8_t kAckDelayExp = 15;
 
 // Spec: sizes of private data, IBTA 12.6; RDMA IP CM takes its header from a request's.
 inline constexpr uint8_t kReqDataMax = 92 - kIpHeaderBytes, kRepDataMax = 196, kRejDataMax = 148,
@@ -87,6 +89,23 @@ struct CmPath {
   uint8_t life_time_exp = 0;
 };
 
+using CommKey = std::pair<uint32_t, uint32_t>;  // NIC, communication
+
+// What an identifier accepts lanes for.
+struct CmServedPlace {
+  PlaceToken token{};
+  std::vector<uint8_t> auth_key{};
+  std::set<CommKey> lanes{};
+};
+
+// A lane, from its request on.
+struct CmLane {
+  CmIdRef place{};
+  LaneId lane = 0;  // 0: the device is at it
+  Psn rq_psn{};
+  uint8_t reads_max = 0;
+};
+
 struct CmIdentifier {
   CmIdRef self{};
   shm::CmHandle channel = 0;
@@ -119,6 +138,7 @@ struct CmIdentifier {
   shm::CmHandle request_of = 0;  // the listener among whose events the request for it still is
   uint32_t events_taken = 0, events_waiting = 0;
   std::set<shm::CmHandle> memberships{};
+  std::optional<CmServedPlace> served{};
 };
 
 struct CmMembership {
@@ -163,6 +183,9 @@ class CmCore {
   void OnMad(Instant now, uint32_t nic, const transport::cm::Route& route, const std::byte* bytes,
              size_t length);
   void OnTimeout(Instant now);
+  void OnLaneMade(Instant now, uint32_t nic, uint32_t comm, const LaneAnswer& answer);
+  void OnLaneEnded(Instant now, LaneId lane);
+  bool PollLaneOrder(CmService::LaneOrder* out);
   void PrepareEnd(Instant now);
   bool AwaitsPeers() const;
   bool PollMad(CmService::OutMad* out);
@@ -215,6 +238,7 @@ class CmCore {
   int Bind(CmIdentifier& id, const shm::CmAddress& address);
   void Place(CmIdentifier& id, const CmPlace& place) const;
   int Listen(CmIdentifier& id, uint32_t backlog);
+  int StartListening(CmIdentifier& id, uint32_t backlog);
   void StopListening(CmIdentifier& id);
   int ResolveAddress(CmSession& session, CmIdentifier& id, const Request& request);
   int ResolveRoute(CmSession& session, CmIdentifier& id, uint32_t timeout_ms);
@@ -248,6 +272,17 @@ class CmCore {
   // The engine has forgotten it, or is to.
   void ClearComm(CmIdentifier& id);
 
+  // --- lanes.cc ---------------------------------------------------------------------------------
+  int ServePlace(CmIdentifier& id, const Request& request);
+  void OnLaneRequest(Instant now, uint32_t nic, const EngineEvent& event,
+                     const transport::cm::Req& req, const IpHeader& header, CmIdentifier& place);
+  void RejectLane(Instant now, CommKey key, shm::RdmRejectReason reason);
+  bool OnLaneEvent(Instant now, CommKey key, const EngineEvent& event);
+  void DropLane(LaneId lane);
+  void ForgetLane(CommKey key);
+  void EndLane(Instant now, CommKey key);
+  void EndPlace(Instant now, CmIdentifier& id);
+
   // --- qp_attr.cc -------------------------------------------------------------------------------
   int InitQpAttr(CmIdentifier& id, uint32_t qp_state, Reply* reply) const;
 
@@ -276,8 +311,11 @@ class CmCore {
   uint32_t next_session_ = 1;
   // Listeners by service; each engine listens for each of these services.
   std::map<uint64_t, std::vector<CmIdRef>> listeners_;
-  std::map<std::pair<uint32_t, uint32_t>, CmIdRef> by_comm_;  // NIC, communication
-  std::deque<std::pair<uint32_t, shm::CmHandle>> changes_;    // channels to look at
+  std::map<CommKey, CmIdRef> by_comm_;
+  std::map<CommKey, CmLane> comm_lanes_;
+  std::map<LaneId, CommKey> comm_of_lane_;
+  std::deque<CmService::LaneOrder> lane_orders_;
+  std::deque<std::pair<uint32_t, shm::CmHandle>> changes_;  // channels to look at
   CmCounters counters_{};
 };
 

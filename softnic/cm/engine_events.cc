@@ -157,6 +157,7 @@ void CmCore::OnEngineEvent(Instant now, uint32_t nic, const EngineEvent& event) 
   if (event.kind == EventKind::kSidrReqReceived) {
     return OnRequestOfPeer(now, nic, event, std::get<SidrReq>(event.body));
   }
+  if (OnLaneEvent(now, {nic, event.id.value}, event)) return;
   auto found = by_comm_.find({nic, event.id.value});
   CmIdentifier* id = found == by_comm_.end() ? nullptr : Find(found->second);
   if (id != nullptr) OnConnectionEvent(now, *id, event);
@@ -330,6 +331,7 @@ void CmCore::OnRequestOfPeer(Instant now, uint32_t nic, const EngineEvent& event
     if (m.path_mtu == 0 || m.path_mtu > MtuOf(nic)) {
       return Refuse(now, nic, event, RejectReason::kInvalidMtu);
     }
+    if (listener->served.has_value()) return OnLaneRequest(now, nic, event, m, header, *listener);
   }
   CmSession& session = sessions_.at(listener->self.session);
   if (!session.channels.contains(listener->channel)) {

@@ -31,6 +31,7 @@ constexpr uint8_t kLifeTimeExp = 16;
 uint8_t QpTypeOf(uint16_t port_space, uint8_t asked) {
   switch (port_space) {
     case kPortSpaceTcp:
+    case shm::kPortSpaceRdm:
       return kQpTypeRc;
     case kPortSpaceUdp:
     case kPortSpaceIpoib:
@@ -99,6 +100,7 @@ uint32_t CmCore::DestroyId(Instant now, CmSession& session, CmHandle handle) {
   CmIdentifier& id = found->second;
   const uint32_t events_taken = id.events_taken;
   if (id.state == CmState::kListen) StopListening(id);
+  EndPlace(now, id);
   const std::vector<CmHandle> unheard = DropEvents(session, id, /*membership=*/0);
   DropRequestFor(session, id);
   for (CmHandle membership : id.memberships) session.memberships.erase(membership);
@@ -116,8 +118,9 @@ uint32_t CmCore::DestroyId(Instant now, CmSession& session, CmHandle handle) {
 // --- addresses and ports -------------------------------------------------------------------------
 
 CmPortHolder CmCore::HolderOf(const CmIdentifier& id) const {
-  return {id.self, id.source, id.may_share_port,
-          id.is_family_only.value_or(id.source.family == AF_INET)};
+  const bool is_rdm = id.port_space == shm::kPortSpaceRdm;
+  return {id.self, id.source, id.may_share_port && !is_rdm,
+          id.is_family_only.value_or(id.source.family == AF_INET), is_rdm};
 }
 
 int CmCore::Bind(CmIdentifier& id, const CmAddress& address) {
@@ -147,10 +150,15 @@ void CmCore::Place(CmIdentifier& id, const CmPlace& place) const {
 }
 
 int CmCore::Listen(CmIdentifier& id, uint32_t backlog) {
+  if (id.port_space == shm::kPortSpaceRdm) return EINVAL;  // nobody but a place is there
   if (id.state == CmState::kIdle) {
     if (int error = Bind(id, WildcardOf(AF_INET)); error != 0) return error;
   }
   if (id.state != CmState::kAddrBound) return EINVAL;
+  return StartListening(id, backlog);
+}
+
+int CmCore::StartListening(CmIdentifier& id, uint32_t backlog) {
   if (id.may_share_port) {
     if (int error = ports_.CheckListen(id.port_space, HolderOf(id)); error != 0) return error;
   }

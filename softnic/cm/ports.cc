@@ -18,6 +18,7 @@ constexpr uint16_t kChosenFirst = 32'768, kChosenLast = 60'999;
 int CmPortTable::Check(const std::vector<CmPortHolder>& others, const CmPortHolder& holder,
                        bool may_share) {
   for (const CmPortHolder& other : others) {
+    if (holder.shares_in_session && other.owner.session == holder.owner.session) continue;
     if (other.owner == holder.owner || (may_share && other.may_share)) continue;
     if (holder.is_family_only && other.is_family_only &&
         holder.address.family != other.address.family) {

@@ -24,6 +24,7 @@ struct CmPortHolder {
   shm::CmAddress address{};
   bool may_share = false;      // RDMA_OPTION_ID_REUSEADDR
   bool is_family_only = true;  // RDMA_OPTION_ID_AFONLY; an IPv6 wildcard is IPv4's, too, unless so
+  bool shares_in_session = false;  // with identifiers of its own session
 };
 
 // As Linux's rdma_cm has it (cma_get_port and below), which says EADDRNOTAVAIL where bind(2) says

@@ -27,6 +27,7 @@ void CmCore::SetNics(Instant now, std::vector<CmNic> nics) {
         continue;
       }
       if (id.state == CmState::kListen) StopListening(id);
+      EndPlace(now, id);
       ClearComm(id);
       id.state = CmState::kDeviceRemoval;
       id.place.reset();
@@ -167,6 +168,8 @@ int CmCore::DispatchToId(Instant now, CmSession& session, CmIdentifier& id, cons
       return SetOption(session, id, request);
     case shm::CmOp::kJoinMcast:
       return JoinMulticast(session, id, request, reply);
+    case shm::CmOp::kServePlace:
+      return ServePlace(id, request);
     case shm::CmOp::kWriteEvent:
       return WriteEvent(session, id, request);
     default:

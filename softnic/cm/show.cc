@@ -14,6 +14,8 @@ std::string PortSpaceText(uint16_t port_space) {
       return "UDP";
     case kPortSpaceIpoib:
       return "IPOIB";
+    case shm::kPortSpaceRdm:
+      return "RDM";
     default:
       return "IB";
   }
@@ -62,6 +64,7 @@ std::vector<CmService::SessionRow> CmCore::Show() const {
           {"qpn", QpnText(id.connection.local_qpn)},
           {"remote_qpn", QpnText(id.connection.remote_qpn)},
           {"events_waiting", std::to_string(id.events_waiting)},
+          {"lanes", id.served.has_value() ? std::to_string(id.served->lanes.size()) : "-"},
       };
       rows.push_back({number, std::move(row)});
     }

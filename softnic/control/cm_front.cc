@@ -165,6 +165,12 @@ void CmFront::Open() {
                                           const std::byte* bytes, size_t length) {
     if (length == sizeof(transport::cm::Mad)) OnMad(nic, local, remote, bytes);
   });
+  server_->device()->SetLaneEndHandler([this](LaneId lane) {
+    asio::post(server_->io(), [this, lane] {
+      service_.OnLaneEnded(Shard::ReadClock(), lane);
+      Drain();
+    });
+  });
 }
 
 void CmFront::Accept(UniqueFd socket, const shm::Hello& hello) {
@@ -236,6 +242,7 @@ void CmFront::Drain() {
     auto it = connections_.find(state.session);
     if (it != connections_.end()) it->second->SetReadable(state.channel, state.is_readable);
   }
+  OrderLanes();
   SendMads();
   ArmTimer();
   if (ended_ != nullptr && connections_.empty() && !service_.AwaitsPeers()) CompleteEnd();
@@ -254,6 +261,28 @@ void CmFront::SendMads() {
           // An address that the NIC has no more: lost, and its connection times out.
           (void)device->SendMad(shard->now(), mad.nic, mad.route.local, mad.route.remote,
                                 mad.mad.data(), mad.mad.size());
+        }
+      });
+}
+
+// In the order in which they were made, as what comes of them is told.
+void CmFront::OrderLanes() {
+  std::vector<CmService::LaneOrder> orders;
+  CmService::LaneOrder order;
+  while (service_.PollLaneOrder(&order)) orders.push_back(order);
+  if (orders.empty()) return;
+  server_->shard()->Post(
+      [this, device = server_->device(), shard = server_->shard(), orders = std::move(orders)] {
+        for (const CmService::LaneOrder& order : orders) {
+          if (order.lane != 0) {
+            device->DropLane(shard->now(), order.lane);
+            continue;
+          }
+          const LaneAnswer answer = device->MakeLane(shard->now(), order.request);
+          asio::post(server_->io(), [this, nic = order.nic, comm = order.comm, answer] {
+            service_.OnLaneMade(Shard::ReadClock(), nic, comm, answer);
+            Drain();
+          });
         }
       });
 }

@@ -94,6 +94,7 @@ class CmFront {
   void Drain();
   void CompleteEnd();
   void SendMads();
+  void OrderLanes();
   void ArmTimer();
   void WatchAddresses();
   void AwaitAddressChange();

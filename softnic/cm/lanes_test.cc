@@ -1,0 +1,273 @@
+// Places of RDM endpoints: lanes that the service accepts by itself, and their ends.
+#include <errno.h>
+
+#include <set>
+
+#include "core/shm/rdm.h"
+#include "softnic/cm/test_world.h"
+
+namespace verbena::softnic {
+namespace {
+
+using shm::CmOp;
+using shm::kPortSpaceRdm;
+using shm::RdmRejectReason;
+using transport::cm::Dreq;
+using transport::cm::Rej;
+using transport::cm::Rep;
+using transport::cm::Req;
+
+constexpr uint16_t kPort = 4'000;
+
+class CmLanes : public CmWorld {
+ protected:
+  CmLanes() : client_(StartProgram(0)), server_(StartProgram(1)) {}
+
+  // An identifier as an endpoint has: of its address and port.
+  shm::CmHandle NewEndpoint(const Program& program, uint16_t port = kPort) {
+    const shm::CmHandle id = NewId(program, kPortSpaceRdm);
+    EXPECT_EQ(Bind(program, id, At(IpOf(program.host).c_str(), port)), 0);
+    return id;
+  }
+  int Serve(const Program& program, shm::CmHandle id, const std::string& key = "") {
+    shm::CmRequest request = RequestOf(CmOp::kServePlace, id);
+    request.place.token[0] = 42;
+    request.place.auth_key_bytes = static_cast<uint8_t>(key.size());
+    std::memcpy(request.place.auth_key, key.data(), std::min<size_t>(key.size(), 32));
+    return Ask(program, request).error;
+  }
+  static std::string DataWith(const std::string& key, uint8_t version = shm::kRdmVersion) {
+    shm::RdmRequestData data{};
+    data.version = version;
+    data.auth_key_bytes = static_cast<uint8_t>(key.size());
+    std::memcpy(data.auth_key, key.data(), key.size());
+    return std::string(reinterpret_cast<const char*>(&data), sizeof(data));
+  }
+  // From the client's own address and port, up to the REQ's arrival.
+  shm::CmHandle ConnectLane(uint32_t qpn, const std::string& data = DataWith(""),
+                            uint16_t source_port = kPort) {
+    const shm::CmHandle id = NewId(client_, kPortSpaceRdm);
+    EXPECT_EQ(
+        ResolveAddress(client_, id, At(IpOf(1).c_str(), kPort), At(IpOf(0).c_str(), source_port)),
+        0);
+    EXPECT_EQ(Take(client_)->event, RDMA_CM_EVENT_ADDR_RESOLVED);
+    EXPECT_EQ(Ask(client_, CmOp::kResolveRoute, id, 2000).error, 0);
+    EXPECT_EQ(Take(client_)->event, RDMA_CM_EVENT_ROUTE_RESOLVED);
+    EXPECT_EQ(Connect(client_, id, ParamOf(qpn, data)), 0);
+    Settle();
+    return id;
+  }
+  // What the device is asked for; each lane is made, unless `refuses_` says otherwise.
+  std::vector<CmService::LaneOrder> Obey(int host = 1) {
+    std::vector<CmService::LaneOrder> orders;
+    CmService::LaneOrder order;
+    while (hosts_[host]->PollLaneOrder(&order)) {
+      orders.push_back(order);
+      if (order.lane != 0) continue;
+      LaneAnswer answer{refuses_, 0, {}};
+      if (refuses_ == RdmRejectReason::kNone) answer = {refuses_, next_lane_++, Qpn{0x77}};
+      hosts_[host]->OnLaneMade(now_, order.nic, order.comm, answer);
+      Drain(host);
+    }
+    return orders;
+  }
+  // Established, and the lane's number.
+  LaneId MakeLane(uint32_t qpn, shm::CmHandle* id) {
+    *id = ConnectLane(qpn);
+    EXPECT_EQ(Obey().size(), 1u);
+    EXPECT_EQ(Take(client_)->event, RDMA_CM_EVENT_CONNECT_RESPONSE);
+    EXPECT_EQ(Do(client_, CmOp::kEstablish, *id), 0);
+    Settle();
+    return next_lane_ - 1;
+  }
+  RdmRejectReason ReasonOf(const shm::CmEvent& event) {
+    EXPECT_EQ(event.event, RDMA_CM_EVENT_REJECTED);
+    EXPECT_EQ(event.status, 28);
+    shm::RdmRejectData data;
+    std::memcpy(&data, event.param.private_data, sizeof(data));
+    EXPECT_EQ(data.version, shm::kRdmVersion);
+    return static_cast<RdmRejectReason>(data.reason);
+  }
+  void ExpectNothingIsLeft() {
+    Rest();
+    for (int host = 0; host < kHosts; ++host) EXPECT_EQ(CountersOf(host).communications, 0u);
+  }
+
+  Program client_, server_;
+  RdmRejectReason refuses_ = RdmRejectReason::kNone;
+  LaneId next_lane_ = 1;
+};
+
+TEST_F(CmLanes, ALaneIsAcceptedWithoutTheProgram) {
+  const shm::CmHandle place = NewEndpoint(server_);
+  ASSERT_EQ(Serve(server_, place, "key"), 0);
+  const shm::CmHandle id = ConnectLane(0x11, DataWith("key"));
+  const std::vector<CmService::LaneOrder> orders = Obey();
+  ASSERT_EQ(orders.size(), 1u);
+  const LaneRequest& request = orders[0].request;
+  EXPECT_EQ(request.token[0], 42);
+  EXPECT_EQ(request.nic, 0u);
+  EXPECT_EQ(request.local, GidOf(At(IpOf(1).c_str())));
+  EXPECT_EQ(request.remote, GidOf(At(IpOf(0).c_str())));
+  EXPECT_TRUE(IsSameHost(request.source, At(IpOf(0).c_str())));
+  EXPECT_EQ(request.source.port, htons(kPort));
+  EXPECT_EQ(request.remote_qpn.value, 0x11u);
+  EXPECT_EQ(request.path_mtu, IBV_MTU_1024);
+  EXPECT_EQ(request.reads_max, 3);
+  ASSERT_NO_FATAL_FAILURE(Expect(client_, RDMA_CM_EVENT_CONNECT_RESPONSE));
+  EXPECT_EQ(last_.param.qp_num, 0x77u);
+  EXPECT_EQ(last_.param.srq, 1);
+  // The QP sends from the PSN that the lane expects.
+  const shm::CmReply rtr = Ask(client_, CmOp::kInitQpAttr, id, IBV_QPS_RTS);
+  EXPECT_EQ(rtr.qp_attr.sq_psn, request.first_psn.value());
+  EXPECT_EQ(rtr.qp_attr.rnr_retry, 7);
+  ASSERT_EQ(Do(client_, CmOp::kEstablish, id), 0);
+  Settle();
+  ExpectSilence(server_);
+
+  ASSERT_EQ(Do(client_, CmOp::kDisconnect, id), 0);
+  ASSERT_NO_FATAL_FAILURE(Expect(client_, RDMA_CM_EVENT_DISCONNECTED));
+  const std::vector<CmService::LaneOrder> end = Obey();
+  ASSERT_EQ(end.size(), 1u);
+  EXPECT_EQ(end[0].lane, 1u);
+  ExpectSilence(server_);
+  ExpectNothingIsLeft();
+}
+
+TEST_F(CmLanes, AnEndpointsPortIsItsPlacesAndAllItsLanes) {
+  // Both programs have one, and each connects to the other and to itself.
+  const shm::CmHandle own = NewEndpoint(client_), place = NewEndpoint(server_);
+  ASSERT_EQ(Serve(client_, own), 0);
+  ASSERT_EQ(Serve(server_, place), 0);
+  shm::CmHandle ids[3];
+  for (shm::CmHandle& id : ids) MakeLane(0x11, &id);
+  // Nobody else has it, and no other identifier serves there.
+  const Program other = StartProgram(0);
+  const shm::CmHandle thief = NewId(other, kPortSpaceRdm);
+  EXPECT_EQ(SetOption(other, thief, /*name=*/1, 1), 0);  // reuse of addresses
+  EXPECT_EQ(Bind(other, thief, At(IpOf(0).c_str(), kPort)), EADDRINUSE);
+  EXPECT_EQ(Serve(client_, NewEndpoint(client_)), EADDRINUSE);
+  // It is free when the last is gone.
+  Destroy(client_, own);
+  for (shm::CmHandle id : ids) Destroy(client_, id);
+  Destroy(client_, NewEndpoint(client_));
+  Close(client_);
+  EXPECT_EQ(Bind(other, thief, At(IpOf(0).c_str(), kPort)), 0);
+}
+
+TEST_F(CmLanes, WhatIsNoPlaceIsRefused) {
+  const shm::CmHandle tcp = NewId(server_);
+  ASSERT_EQ(Bind(server_, tcp, At(IpOf(1).c_str(), kPort)), 0);
+  EXPECT_EQ(Serve(server_, tcp), EINVAL);
+  EXPECT_EQ(Serve(server_, NewId(server_, kPortSpaceRdm)), EINVAL);  // not bound
+  const shm::CmHandle everywhere = NewId(server_, kPortSpaceRdm);
+  ASSERT_EQ(Bind(server_, everywhere, At("0.0.0.0", 4'001)), 0);
+  EXPECT_EQ(Serve(server_, everywhere), EINVAL);
+  const shm::CmHandle id = NewEndpoint(server_);
+  EXPECT_EQ(Serve(server_, id, std::string(33, 'k')), EINVAL);
+  EXPECT_EQ(Listen(server_, id), EINVAL);
+  EXPECT_EQ(Serve(server_, id), 0);
+  EXPECT_EQ(Serve(server_, id), EINVAL);
+}
+
+TEST_F(CmLanes, APeerLearnsWhyItIsRefused) {
+  ConnectLane(0x11);
+  ASSERT_NO_FATAL_FAILURE(Expect(client_, RDMA_CM_EVENT_REJECTED, 8));  // nobody is there
+  ASSERT_EQ(Serve(server_, NewEndpoint(server_), "key"), 0);
+  for (const std::string wrong : {"", "ke", "kez", "key2"}) {
+    ConnectLane(0x11, DataWith(wrong));
+    EXPECT_EQ(ReasonOf(Take(client_).value()), RdmRejectReason::kAuthKey) << wrong;
+  }
+  ConnectLane(0x11, DataWith("key", /*version=*/9));
+  EXPECT_EQ(ReasonOf(Take(client_).value()), RdmRejectReason::kBadRequest);
+  ConnectLane(0x11, "");
+  EXPECT_EQ(ReasonOf(Take(client_).value()), RdmRejectReason::kBadRequest);
+  EXPECT_TRUE(Obey().empty());
+  for (RdmRejectReason why : {RdmRejectReason::kNoPlace, RdmRejectReason::kNoResources}) {
+    refuses_ = why;
+    ConnectLane(0x11, DataWith("key"));
+    Obey();
+    EXPECT_EQ(ReasonOf(Take(client_).value()), why);
+  }
+  ExpectNothingIsLeft();
+}
+
+TEST_F(CmLanes, AnEndpointThatGoesTakesItsLanesAlong) {
+  const shm::CmHandle place = NewEndpoint(server_);
+  ASSERT_EQ(Serve(server_, place), 0);
+  shm::CmHandle one, two;
+  const LaneId lane_one = MakeLane(0x11, &one), lane_two = MakeLane(0x12, &two);
+  Destroy(server_, place);
+  std::set<LaneId> dropped;
+  for (const CmService::LaneOrder& order : Obey()) dropped.insert(order.lane);
+  EXPECT_EQ(dropped, (std::set<LaneId>{lane_one, lane_two}));
+  ASSERT_NO_FATAL_FAILURE(Expect(client_, RDMA_CM_EVENT_DISCONNECTED));
+  ASSERT_NO_FATAL_FAILURE(Expect(client_, RDMA_CM_EVENT_DISCONNECTED));
+  ConnectLane(0x11);
+  ASSERT_NO_FATAL_FAILURE(Expect(client_, RDMA_CM_EVENT_REJECTED, 8));
+}
+
+TEST_F(CmLanes, AKilledProgramTakesItsLanesAlong) {
+  ASSERT_EQ(Serve(server_, NewEndpoint(server_)), 0);
+  shm::CmHandle id;
+  const LaneId lane = MakeLane(0x11, &id);
+  Close(client_);  // the active side: its DREQ ends the lane
+  Settle();
+  std::vector<CmService::LaneOrder> orders = Obey();
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].lane, lane);
+  ExpectNothingIsLeft();
+}
+
+TEST_F(CmLanes, TheDeviceMayEndALane) {
+  ASSERT_EQ(Serve(server_, NewEndpoint(server_)), 0);
+  shm::CmHandle id;
+  const LaneId lane = MakeLane(0x11, &id);
+  hosts_[1]->OnLaneEnded(now_, lane);
+  Drain(1);
+  ASSERT_NO_FATAL_FAILURE(Expect(client_, RDMA_CM_EVENT_DISCONNECTED));
+  EXPECT_TRUE(Obey().empty()) << "it knows";
+  hosts_[1]->OnLaneEnded(now_, lane);  // once more is no matter
+}
+
+// Between the order and the answer everything may have changed.
+TEST_F(CmLanes, ALaneThatNobodyWantsAnyMoreIsDropped) {
+  const shm::CmHandle place = NewEndpoint(server_);
+  ASSERT_EQ(Serve(server_, place), 0);
+  ConnectLane(0x11);
+  CmService::LaneOrder order;
+  ASSERT_TRUE(hosts_[1]->PollLaneOrder(&order));
+  Destroy(server_, place);
+  hosts_[1]->OnLaneMade(now_, order.nic, order.comm, {RdmRejectReason::kNone, 9, Qpn{0x77}});
+  std::vector<CmService::LaneOrder> orders = Obey();
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].lane, 9u);
+}
+
+// A peer that never says RTU holds nothing for ever.
+TEST_F(CmLanes, APeerThatIsGoneIsNotWaitedForLong) {
+  ASSERT_EQ(Serve(server_, NewEndpoint(server_)), 0);
+  ConnectLane(0x11);
+  Obey();
+  is_cut_ = true;
+  Rest();
+  std::vector<CmService::LaneOrder> orders = Obey();
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].lane, 1u);
+}
+
+TEST_F(CmLanes, ANicThatGoesTakesItsPlacesAlong) {
+  ASSERT_EQ(Serve(server_, NewEndpoint(server_)), 0);
+  shm::CmHandle id;
+  const LaneId lane = MakeLane(0x11, &id);
+  std::vector<CmNic> nics = NicsOf(1);
+  nics.erase(nics.begin());
+  hosts_[1]->SetNics(now_, nics);
+  Drain(1);
+  std::vector<CmService::LaneOrder> orders = Obey();
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].lane, lane);
+}
+
+}  // namespace
+}  // namespace verbena::softnic
