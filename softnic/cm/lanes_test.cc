@@ -65,7 +65,10 @@ class CmLanes : public CmWorld {
       orders.push_back(order);
       if (order.lane != 0) continue;
       LaneAnswer answer{refuses_, 0, {}};
-      if (refuses_ == RdmRejectReason::kNone) answer = {refuses_, next_lane_++, Qpn{0x77}};
+      if (refuses_ == RdmRejectReason::kNone) {
+        answer = {refuses_, next_lane_, Qpn{0x76 + static_cast<uint32_t>(next_lane_)}};
+        ++next_lane_;
+      }
       hosts_[host]->OnLaneMade(now_, order.nic, order.comm, answer);
       Drain(host);
     }
@@ -140,7 +143,7 @@ TEST_F(CmLanes, AnEndpointsPortIsItsPlacesAndAllItsLanes) {
   ASSERT_EQ(Serve(client_, own), 0);
   ASSERT_EQ(Serve(server_, place), 0);
   shm::CmHandle ids[3];
-  for (shm::CmHandle& id : ids) MakeLane(0x11, &id);
+  for (uint32_t i = 0; i < 3; ++i) MakeLane(0x11 + i, &ids[i]);
   // Nobody else has it, and no other identifier serves there.
   const Program other = StartProgram(0);
   const shm::CmHandle thief = NewId(other, kPortSpaceRdm);
@@ -203,7 +206,7 @@ TEST_F(CmLanes, AnEndpointThatGoesTakesItsLanesAlong) {
   EXPECT_EQ(dropped, (std::set<LaneId>{lane_one, lane_two}));
   ASSERT_NO_FATAL_FAILURE(Expect(client_, RDMA_CM_EVENT_DISCONNECTED));
   ASSERT_NO_FATAL_FAILURE(Expect(client_, RDMA_CM_EVENT_DISCONNECTED));
-  ConnectLane(0x11);
+  ConnectLane(0x13);
   ASSERT_NO_FATAL_FAILURE(Expect(client_, RDMA_CM_EVENT_REJECTED, 8));
 }
 
