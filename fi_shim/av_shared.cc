@@ -56,6 +56,18 @@ int LockWhole(int fd, int operation) {
   return result;
 }
 
+// Another kind of lock than that of being there, which does not meet it.
+bool LockChanges(int fd, short type) {
+  struct flock lock = {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  int result;
+  do {
+    result = fcntl(fd, F_OFD_SETLKW, &lock);
+  } while (result != 0 && errno == EINTR);
+  return result == 0;
+}
+
 }  // namespace
 
 SharedAvStore::~SharedAvStore() {
@@ -65,7 +77,6 @@ SharedAvStore::~SharedAvStore() {
   if (fd_ >= 0 && !is_read_only_ && LockWhole(fd_, LOCK_EX | LOCK_NB) == 0) unlink(path_.c_str());
   if (head_ != nullptr) munmap(head_, sizeof(Head) + uint64_t{kAvEntriesMax} * sizeof(AvEntry));
   if (fd_ >= 0) close(fd_);
-  if (change_fd_ >= 0) close(change_fd_);
   errno = saved_errno;
 }
 
@@ -89,10 +100,7 @@ int SharedAvStore::OpenFile(const std::string& path, bool read_only) {
     close(fd_);
     fd_ = -1;
   }
-  if (read_only) return 0;
-  // Another open file: locks of one do not meet.
-  change_fd_ = open(path.c_str(), O_CLOEXEC | O_NOFOLLOW | O_RDWR);
-  return change_fd_ >= 0 ? 0 : FiError(errno);
+  return 0;
 }
 
 // All the room there may ever be, so that nothing moves; the file grows below it.
@@ -126,9 +134,9 @@ int SharedAvStore::Open(const std::string& path, fi_av_type type, bool read_only
   int error = store->OpenFile(path, read_only);
   if (error == 0) error = store->Map(read_only);
   if (error == 0) {
-    if (!read_only) LockWhole(store->change_fd_, LOCK_EX);
+    const bool may_change = store->BeginChange();
     error = store->Begin(type);
-    if (!read_only) LockWhole(store->change_fd_, LOCK_UN);
+    if (may_change) LockChanges(store->fd_, F_UNLCK);
   }
   if (error != 0) {
     delete store;
@@ -159,11 +167,11 @@ uint32_t SharedAvStore::Count() {
 
 uint32_t SharedAvStore::Generation() { return head_->generation.load(std::memory_order_acquire); }
 
-bool SharedAvStore::BeginChange() { return !is_read_only_ && LockWhole(change_fd_, LOCK_EX) == 0; }
+bool SharedAvStore::BeginChange() { return !is_read_only_ && LockChanges(fd_, F_WRLCK); }
 
 void SharedAvStore::EndChange() {
   head_->generation.fetch_add(1, std::memory_order_release);
-  LockWhole(change_fd_, LOCK_UN);
+  LockChanges(fd_, F_UNLCK);
 }
 
 bool SharedAvStore::Grow(uint32_t count) {

@@ -40,8 +40,7 @@ class SharedAvStore : public AvStore {
 
   std::string path_;
   Head* head_ = nullptr;
-  int fd_ = -1;         // locked shared while it is in use
-  int change_fd_ = -1;  // locked around changes
+  int fd_ = -1;  // locked shared while it is in use; another lock is held around changes
   bool is_read_only_ = false;
   uint32_t entries_in_file_ = 0;
 };

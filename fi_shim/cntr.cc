@@ -117,7 +117,8 @@ bool ArmAndLook(Cntr* cntr, uint64_t value, uint64_t errors, bool* can_sleep) {
   bool has_more = false;
   Guard guard(state->lock);
   for (const Watched& watched : state->watched) {
-    if (watched.hw->channel_fd < 0) *can_sleep = false;
+    // No fd tells when an endpoint has something to do of its own (connecting).
+    if (watched.hw->channel_fd < 0 || watched.hw->with_progress.load() != 0) *can_sleep = false;
     TakeEvents(watched.hw);
     Arm(watched.hw);
     Progress(watched.hw);

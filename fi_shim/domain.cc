@@ -93,6 +93,7 @@ int Close(fid* base) {
   if (domain->users.load() != 0) return -FI_EBUSY;
   client::NoCancel no_cancel;
   Delist(domain);
+  if (domain->owner != nullptr) domain->owner->users.fetch_sub(1);
   domain->fabric->users.fetch_sub(1);
   Destroy(domain);
   return 0;
@@ -258,8 +259,14 @@ int OpenDomain2(fid_fabric* base, fi_info* info, fid_domain** out, uint64_t flag
     return -FI_EINVAL;
   }
   const int error = OpenDomain(base, info, out, peer->domain->fid.context);
-  if (error == 0) Of(*out)->peer = peer->domain;
-  return error;
+  if (error != 0) return error;
+  // One of ours stays as long as its peer; of another provider's that is the program's promise.
+  char name[64];
+  if (NameOfOpen(peer->domain, &name)) {
+    Of(*out)->owner = Of(peer->domain);
+    Of(*out)->owner->users.fetch_add(1);
+  }
+  return 0;
 }
 
 fid_domain* FirstOpen(const char* name) {

@@ -43,7 +43,7 @@ bool GrantCaps(fi_ep_type type, uint64_t wanted, uint64_t* granted);
 inline constexpr uint64_t kTxCaps =
     FI_MSG | FI_RMA | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_HMEM;
 inline constexpr uint64_t kRxCaps = FI_MSG | FI_RMA | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |
-                                    FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_DIRECTED_RECV |
-                                    FI_HMEM;
+                                    FI_MULTI_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_RMA_EVENT |
+                                    FI_DIRECTED_RECV | FI_HMEM;
 
 }  // namespace verbena::fi

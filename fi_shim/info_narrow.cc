@@ -31,8 +31,9 @@ Capabilities CapabilitiesOf(fi_ep_type type) {
       return {kReliable | kFree | FI_HMEM, kReliable | kFree, kFree};
     case FI_EP_RDM:
       // A program that does not ask for it may write anything where a receive's source stands.
-      return {kReliable | kFree | FI_HMEM | FI_SOURCE | FI_RMA_EVENT | FI_DIRECTED_RECV,
-              kReliable | kFree | FI_SOURCE, kFree};
+      return {
+          kReliable | kFree | FI_HMEM | FI_SOURCE | FI_SOURCE_ERR | FI_RMA_EVENT | FI_DIRECTED_RECV,
+          kReliable | kFree | FI_SOURCE, kFree};
     case FI_EP_DGRAM:
       return {kMessages | kEverywhere | FI_SOURCE | FI_HMEM, kMessages | kEverywhere | FI_SOURCE,
               kEverywhere};
@@ -203,6 +204,7 @@ bool GrantCaps(fi_ep_type type, uint64_t wanted, uint64_t* granted) {
   if ((wanted & FI_RMA) != 0 && (wanted & kRmaModifiers) == 0) wanted |= kRmaModifiers;
   if ((wanted & FI_RMA_EVENT) != 0 && (wanted & (FI_REMOTE_READ | FI_REMOTE_WRITE)) == 0)
     return false;
+  if ((wanted & FI_SOURCE_ERR) != 0 && (wanted & FI_SOURCE) == 0) return false;
   *granted = wanted | caps.free;
   if ((wanted & FI_RECV) == 0) *granted &= ~FI_MULTI_RECV;
   return true;
