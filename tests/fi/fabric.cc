@@ -88,7 +88,6 @@ void Ground::Open(const Wish& wish) {
   Need(fi_fabric(info->fabric_attr, fabric.Out(), nullptr), "fi_fabric");
   eq.emplace(OpenEq(fabric));
   Need(fi_domain(fabric, info.get(), domain.Out(), nullptr), "fi_domain");
-  if (wish.domain_opened) wish.domain_opened(domain);
 }
 
 Fid<fid_eq> OpenEq(fid_fabric* fabric, fi_wait_obj wait) {
@@ -173,6 +172,7 @@ void Peer::OpenQueues() {
   attr.size = wish.cq_size;
   attr.format = wish.format;
   attr.wait_obj = wish.wait;
+  if (wish.cq_attr) wish.cq_attr(attr, *this);
   tx_cq = OpenCq(domain, attr);
   if (!wish.is_cq_shared) rx_cq = OpenCq(domain, attr);
   if (!IsConnected()) av = OpenAv(domain, wish.av_type);
@@ -194,7 +194,7 @@ void Peer::Bind() {
     Need(fi_ep_bind(ep, tx_cq.Base(), FI_TRANSMIT | wish.tx_bind), "fi_ep_bind transmit CQ");
     Need(fi_ep_bind(ep, &RxCq()->fid, FI_RECV), "fi_ep_bind receive CQ");
   }
-  if (wish.unenabled) wish.unenabled(ep);
+  if (wish.unenabled) wish.unenabled(*this);
 }
 
 void Peer::Enable() { Need(fi_enable(ep), "fi_enable"); }

@@ -55,6 +55,9 @@ using Info = std::unique_ptr<fi_info, FreeInfo>;
 // mr_mode bits that the helpers below follow.
 constexpr int kAnyMrMode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
+struct Ground;
+class Peer;
+
 // What is asked of fi_getinfo, of queues and of endpoints.
 struct Wish {
   uint64_t caps = FI_MSG;
@@ -67,9 +70,9 @@ struct Wish {
   fi_wait_obj wait = FI_WAIT_NONE;
   uint64_t tx_bind = 0;  // FI_SELECTIVE_COMPLETION
   fi_av_type av_type = FI_AV_UNSPEC;
-  bool is_cq_shared = false;                    // one CQ for both directions
-  std::function<void(fid_ep*)> unenabled = {};  // between binding and enabling
-  std::function<void(fid_domain*)> domain_opened = {};
+  bool is_cq_shared = false;                  // one CQ for both directions
+  std::function<void(Peer&)> unenabled = {};  // between binding and enabling
+  std::function<void(fi_cq_attr&, Ground&)> cq_attr = {};
 };
 
 // The hints of a wish, for who wants to change more.
