@@ -1,0 +1,212 @@
+"""libfabric over Verbena: the conformance suite, and unmodified clients, here and on two hosts.
+
+An unmodified libfabric finds the provider by FI_PROVIDER_PATH, which `verbena run` sets. The suite's
+answers feed docs/fi-domain.md (tests/fi/table); those that tests/fi/due.txt names have to be yes.
+"""
+
+import json
+import os
+import re
+import struct
+
+from harness import REPORTS, ROOT, STAGE, Spec, check, clean_environment, free_port
+from hosts import IPV4, INTERFACE, LossyLink, Namespace, Pair, pair_on, two_hosts
+from parts import ucx
+from parts.pair import run_pair
+
+VERBENA = STAGE / "bin" / "verbena"
+PROVIDER = STAGE / "lib" / "libfabric"
+DUE = ROOT / "tests" / "fi" / "due.txt"
+ENDPOINTS = ("msg", "rdm", "dgram")
+MTU = 4200
+LOSS = {"loss": 10_000}
+SIZES = "64,4096,65536"
+DATAGRAM_SIZES = "64,1024"
+# PSM's libraries, which Debian's libfabric loads, catch signals and wait at their start otherwise.
+QUIET = {"IPATH_NO_BACKTRACE": "1", "HFI_NO_BACKTRACE": "1"}
+LAYERED = "verbena;ofi_rxm"
+
+
+def environment(instance, **more):
+    return instance.env(FI_PROVIDER_PATH=str(PROVIDER), **QUIET, **more)
+
+
+# --- the suite ------------------------------------------------------------------------------------
+
+
+def due():
+    """{endpoint: names of cases that have to be kept}; '' is of those that are of no endpoint."""
+    wanted = {endpoint: set() for endpoint in ("", *ENDPOINTS)}
+    for line in DUE.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            name, _, endpoints = line.partition(" ")
+            for endpoint in endpoints.split():
+                wanted["" if endpoint == "once" else endpoint].add(name)
+    return wanted
+
+
+def keep(endpoint, answers):
+    """Adds the answers for one type of endpoint to what tests/fi/table reads."""
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    path = REPORTS / "fi_conformance.json"
+    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    names = {(answer["case"], answer["endpoint"]) for answer in answers}
+    rest = [answer for answer in old if (answer["case"], answer["endpoint"]) not in names
+            and answer["endpoint"] not in (endpoint,)]
+    order = ["", *ENDPOINTS]
+    all_answers = sorted(rest + answers, key=lambda a: (order.index(a["endpoint"]), a["case"]))
+    path.write_text(json.dumps(all_answers, indent=1), encoding="utf-8")
+
+
+def conformance(endpoint, limit_s):
+    def case_function(case):
+        instance = case.instance()
+        process = case.spawn([case.program("fi_conformance"), "--provider", "verbena",
+                              "--endpoint", endpoint, "--json"], name="fi_conformance",
+                             env=environment(instance))
+        process.expect_exit(limit_s)
+        answers = json.loads(process.out)
+        instance.check_alive()
+        if not case.is_wire:
+            keep(endpoint, answers)
+        kept = {answer["case"] for answer in answers if answer["verdict"] == "yes"}
+        wanted = due()
+        # What is of no endpoint is asked with the first type.
+        here = wanted[endpoint] | (wanted[""] if any(a["endpoint"] == "" for a in answers) else set())
+        broken = sorted(here - kept)
+        text = {answer["case"]: f"{answer['verdict']}: {answer['reason']}" for answer in answers}
+        check(not broken, "\n".join(f"{name} {text.get(name, 'not run')}" for name in broken))
+        case.note(f"{len(kept)} of {len(answers)} promises kept, {len(here)} due")
+    return case_function
+
+
+# What of the suite's answers about a provider that is not ours does not change.
+KNOWN = {"domain.open": "yes", "domain.busy_cq": "yes", "domain.set_ops_unknown": "yes", "msg.sizes": "yes",
+         "mr.key_collision": "yes", "cm.data_both_ways": "yes", "rma.write_sizes": "yes",
+         "domain.domain2_peer": "no", "getinfo.domain_out": "no", "mr_mode.raw": "refused",
+         "domain.set_ops_hmem_rma": "refused"}
+
+
+def suite_judges(case):
+    """Debian's tcp provider keeps some promises, breaks others, and refuses what it does not offer."""
+    words = [word for name in KNOWN for word in ("--case", name)]
+    process = case.run([case.program("fi_conformance"), "--provider", "tcp", "--endpoint", "msg",
+                        "--json", *words], 60, name="fi_conformance",
+                       env=clean_environment() | QUIET)
+    found = {answer["case"]: answer["verdict"] for answer in json.loads(process.out)}
+    check(found == KNOWN, f"it says {found}")
+
+
+# --- what libfabric shows -------------------------------------------------------------------------
+
+
+def fi_info(case):
+    """By an instance that is there, with every type of endpoint, and the NIC described."""
+    instance = case.instance(nics=2)
+    text = case.run(["fi_info", "-p", "verbena", "-v"], 30, env=environment(instance)).out
+    for endpoint in ENDPOINTS:
+        check(f"type: FI_EP_{endpoint.upper()}" in text, f"no FI_EP_{endpoint.upper()}:\n{text}")
+    for nic in ("verbena0", "verbena1"):
+        check(f"name: {nic}" in text, f"{nic} is not listed:\n{text[:3000]}")
+    check("provider: verbena\n" in text or "prov_name: verbena\n" in text, "another name")
+
+
+def fi_info_by_run(case):
+    """`verbena run` alone makes the provider known, and starts what it needs."""
+    text = case.run([VERBENA, "run", "--private", "--", "fi_info", "-p", "verbena"], 30,
+                    env=dict(os.environ, **QUIET)).out
+    check("provider: verbena" in text, f"fi_info says:\n{text}")
+
+
+def layered_is_listed(case):
+    text = case.run(["fi_info", "-p", LAYERED], 30, env=environment(case.instance())).out
+    check(f"provider: {LAYERED}" in text and "FI_EP_RDM" in text, f"fi_info says:\n{text}")
+
+
+# --- fi_pingpong ----------------------------------------------------------------------------------
+
+
+def pingpong_argv(provider, endpoint, size, port):
+    return ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", "100", "-S", size, "-P", port]
+
+
+def run_pingpong(case, pair, provider, endpoint, sizes, limit_s):
+    for size in sizes.split(","):
+        port = free_port()
+        common = ["env", f"FI_PROVIDER_PATH={PROVIDER}", *(f"{k}={v}" for k, v in QUIET.items())]
+        # -c: every byte is compared.
+        argv = [*common, *pingpong_argv(provider, endpoint, size, port), "-c"]
+        _, client = run_pair(case, pair, argv, [*argv, pair.server.address], port, limit_s)
+        check(re.search(r"^\s*\S+\s+100\s", client.out, re.M), f"no figures:\n{client.tail(20)}")
+    moved = pair.client.instance.status()["engine"]["send_wqes"]
+    check(moved > 100, f"the NIC carried out {moved} WQEs only")
+
+
+def pingpong(provider, endpoint, sizes, where=None):
+    def case_function(case):
+        if where == "two hosts":
+            pair = two_hosts(case, MTU, IPV4)
+        elif where == "1 % loss":
+            left, right = Namespace(case, "left"), Namespace(case, "right")
+            LossyLink(case, left, right, MTU, **LOSS)
+            pair = pair_on(left, right, IPV4)
+        else:
+            pair = Pair.beside(case.instance())
+        run_pingpong(case, pair, provider, endpoint, sizes, 40)
+    return case_function
+
+
+# --- Open MPI over ofi ----------------------------------------------------------------------------
+
+
+def mpi_settings(provider):
+    """Payload by libfabric alone: neither shared memory nor TCP of Open MPI's own."""
+    return {"OMPI_MCA_pml": "cm", "OMPI_MCA_mtl": "ofi", "OMPI_MCA_btl": "self",
+            "OMPI_MCA_mtl_ofi_provider_include": provider, "OMPI_MCA_osc": "^ucx,rdma",
+            "OMPI_MCA_coll": "^hcoll", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+            "OMPI_MCA_mpi_yield_when_idle": "1", "FI_PROVIDER_PATH": str(PROVIDER), **QUIET,
+            **ucx.ROOT_MAY}
+
+
+def mpi_here(arguments, limit_s):
+    def case_function(case):
+        instance = case.instance()
+        for name, words in arguments.items():
+            before = instance.status()["engine"]["payload_bytes"]
+            argv = ["mpiexec.openmpi", "-n", ucx.RANKS, case.program(f"{name}.openmpi"), *words]
+            process = case.run(argv, limit_s, name=name,
+                               env=instance.env(**mpi_settings(LAYERED)))
+            check(f"{name}: {ucx.RANKS} ranks, " in process.out and "all is right" in process.out,
+                  f"{name} does not say that all is right:\n{process.tail(30)}")
+            moved = instance.status()["engine"]["payload_bytes"] - before
+            check(moved > 10_000, f"{name} moved only {moved} B over the NIC")
+            case.note(f"{name}: {moved / 1e6:.1f} MB over the NIC")
+    return case_function
+
+
+def mpi_on_two_hosts(arguments, limit_s, loses):
+    def case_function(case):
+        if loses:
+            left, right = Namespace(case, "left"), Namespace(case, "right")
+            LossyLink(case, left, right, MTU, **LOSS)
+            pair = pair_on(left, right, IPV4)
+        else:
+            pair = two_hosts(case, MTU, IPV4)
+        for name, words in arguments.items():
+            before = ucx.sent_bytes(pair.client)
+            process = ucx.mpi_on(case, pair, "openmpi", name, words, "tcp", limit_s,
+                                 **mpi_settings(LAYERED))
+            process.expect_exit(limit_s)
+            check(f"{name}: {ucx.RANKS} ranks, " in process.out and "all is right" in process.out,
+                  f"{name} does not say that all is right:\n{process.tail(30)}")
+            sent = ucx.sent_bytes(pair.client) - before
+            check(sent > 10_000, f"only {sent} B went over the wire")
+            case.note(f"{name}: {sent / 1e6:.1f} MB sent by a host")
+    return case_function
+
+
+# --- the cases ------------------------------------------------------------------------------------
+
+
+def cases(thorough):
+    return [Spec("the suite judges a provider that is known", suite_judges, 90)]
