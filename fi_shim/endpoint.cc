@@ -463,7 +463,14 @@ void ReleaseQueues(Endpoint* ep) {
 // --- completions
 // ----------------------------------------------------------------------------------
 
+// Data that came with a WRITE take no receive: their completions have the endpoint's own number.
+uint64_t ReceiveIdOf(const Endpoint* ep) { return reinterpret_cast<uint64_t>(ep) | 1; }
+
 void OnCompletion(HwCq*, const shm::Cqe& cqe) {
+  if ((cqe.wr_id & 1) != 0) {
+    auto* target = reinterpret_cast<Endpoint*>(cqe.wr_id & ~uint64_t{1});
+    return target->kind->on_receive(target, nullptr, cqe);
+  }
   auto* operation = reinterpret_cast<Operation*>(cqe.wr_id);
   Endpoint* ep = operation->endpoint;
   if (cqe.is_send != 0) return ep->kind->on_send(ep, operation, cqe);

@@ -34,6 +34,7 @@ int CreateHwQp(Domain* domain, const QpSpec& spec, HwQp* out) {
   request.send_cq = spec.send_cq->handle;
   request.recv_cq = spec.recv_cq->handle;
   request.srq = spec.srq;
+  request.cookie = spec.cookie;
   request.service = static_cast<uint32_t>(spec.service);
   request.max_send_wr = spec.max_send_wr;
   request.max_send_sge = spec.max_send_sge;
@@ -119,9 +120,11 @@ void FromCmQpAttr(const shm::CmQpAttr& from, shm::QpAttr* to) {
   ah.port_num = from.ah.port_num;
 }
 
-int CreateHwSrq(Domain* domain, shm::Handle pd, uint32_t max_wr, uint32_t max_sge, HwSrq* out) {
+int CreateHwSrq(Domain* domain, shm::Handle pd, uint64_t cookie, uint32_t max_wr, uint32_t max_sge,
+                HwSrq* out) {
   shm::CreateSrqRequest request = {};
   request.pd = pd;
+  request.cookie = cookie;
   request.max_wr = max_wr;
   request.max_sge = max_sge;
   request.flags = shm::kSrqMarked | shm::kSrqTruncates;

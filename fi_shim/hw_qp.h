@@ -30,6 +30,7 @@ struct QpSpec {
   HwCq* recv_cq = nullptr;
   shm::Handle pd = 0;
   shm::Handle srq = 0;
+  uint64_t cookie = 0;  // wr_id of completions of data that come with WRITEs
   uint32_t max_send_wr = 0, max_send_sge = 0, max_inline_bytes = 0;
 };
 // Errors: -FI_ENOMEM; -FI_EINVAL: more than the NIC can; -FI_EIO: the daemon is gone.
@@ -54,7 +55,9 @@ struct HwSrq {
   uint32_t max_sge = 0;
   uint32_t entries = 0;
 };
-int CreateHwSrq(Domain* domain, shm::Handle pd, uint32_t max_wr, uint32_t max_sge, HwSrq* out);
+// `cookie`: as of a QP, for QPs without one.
+int CreateHwSrq(Domain* domain, shm::Handle pd, uint64_t cookie, uint32_t max_wr, uint32_t max_sge,
+                HwSrq* out);
 void DestroyHwSrq(HwSrq* srq);
 
 }  // namespace verbena::fi

@@ -28,6 +28,7 @@ int MakeQp(MsgEndpoint* ep) {
   spec.recv_cq = ep->rx_hw;
   spec.pd = ep->pd;
   spec.srq = ep->receives->srq.handle;
+  spec.cookie = ReceiveIdOf(ep);
   spec.max_send_wr = static_cast<uint32_t>(std::max<size_t>(attr.size, 1)) * parts;
   spec.max_send_sge = static_cast<uint32_t>(std::max<size_t>(attr.iov_limit, 1));
   spec.max_inline_bytes = static_cast<uint32_t>(attr.inject_size);

@@ -94,11 +94,12 @@ void TellUnknown(Endpoint* ep, const Completion& completion, const SockAddress& 
   TellFailure(ep, failure);
 }
 
-// A write of a peer that brought data took a receive; what of it the program sees is the data.
+// A write of a peer that brought data.
 void TellRemoteWrite(Endpoint* ep, Completion completion, const shm::Cqe& cqe) {
   completion.flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
   completion.len = cqe.byte_len;
   completion.buf = nullptr;
+  completion.data = be32toh(cqe.imm_or_rkey);
   if (!ep->counts_remote_by_nic) Count(ep->cntr_remote_write);
   if (ep->rx_cq != nullptr) Complete(ep->rx_cq, completion);
 }
@@ -118,8 +119,9 @@ int InitReceives(ReceiveContext* receives, Endpoint* endpoint, size_t size, uint
   if (domain->threading == FI_THREAD_DOMAIN || domain->threading == FI_THREAD_COMPLETION) {
     receives->lock.Elide();
   }
+  const uint64_t cookie = endpoint != nullptr ? ReceiveIdOf(endpoint) : 0;
   const uint32_t max_sge = iov_limit + 1 + (has_grhs ? 1 : 0);
-  return CreateHwSrq(domain, receives->pd, static_cast<uint32_t>(size), max_sge, &receives->srq);
+  return CreateHwSrq(domain, receives->pd, cookie, static_cast<uint32_t>(size), max_sge, &receives->srq);
 }
 
 void DeinitReceives(ReceiveContext* receives) {
@@ -155,6 +157,11 @@ ssize_t PostReceive(ReceiveContext* receives, const ReceiveRequest& request) {
 
 void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_addr_t source,
                    const SockAddress* unknown) {
+  if (operation == nullptr) {
+    Completion completion;
+    completion.source = source;
+    return TellRemoteWrite(ep, completion, cqe);
+  }
   const auto status = static_cast<WcStatus>(cqe.status);
   Completion completion;
   completion.context = operation->context;
