@@ -51,7 +51,8 @@ int Enable(Endpoint* base) {
   if (ep->is_disabled) return Resume(ep);
   const fi_tx_attr& attr = *ep->info->tx_attr;
   shm::QueryDeviceReply device = {};
-  int error = Execute(ep->domain, shm::CommandOp::kQueryDevice, shm::HandleRequest{}, &device);
+  int error = -ep->domain->session->Execute(shm::CommandOp::kQueryDevice, nullptr, 0, &device,
+                                            sizeof(device));
   if (error != 0) return error;
   ep->max_rd_atomic = static_cast<uint8_t>(
       std::min({device.max_qp_rd_atom, device.max_qp_init_rd_atom, uint32_t{UINT8_MAX}}));
