@@ -440,12 +440,17 @@ int PrepareQueues(Endpoint* ep, uint64_t send_entries, uint64_t receive_entries)
       ep->has_shared_room = error == 0;
     }
   }
+  // What comes by lanes has no QP of the endpoint's: it is found by its CQ.
+  const bool is_found_by_cq =
+      error == 0 && ep->receives->is_shared && ep->info->ep_attr->type == FI_EP_RDM;
+  if (is_found_by_cq) RegisterReceiver(ep->receives, ep);
   if (error == 0) error = WatchAll(ep);
   if (error != 0) ReleaseQueues(ep);
   return error;
 }
 
 void ReleaseQueues(Endpoint* ep) {
+  if (ep->receives != nullptr && ep->receives->is_shared) UnregisterReceiver(ep->receives, ep);
   UnwatchAll(ep);
   if (ep->has_shared_room) UnreserveShared(ep->receives, ep->rx_hw);
   ep->has_shared_room = false;
@@ -466,7 +471,7 @@ void ReleaseQueues(Endpoint* ep) {
 // Data that came with a WRITE take no receive: their completions have the endpoint's own number.
 uint64_t ReceiveIdOf(const Endpoint* ep) { return reinterpret_cast<uint64_t>(ep) | 1; }
 
-void OnCompletion(HwCq*, const shm::Cqe& cqe) {
+void OnCompletion(HwCq* hw, const shm::Cqe& cqe) {
   if ((cqe.wr_id & 1) != 0) {
     auto* target = reinterpret_cast<Endpoint*>(cqe.wr_id & ~uint64_t{1});
     return target->kind->on_receive(target, nullptr, cqe);
@@ -474,7 +479,7 @@ void OnCompletion(HwCq*, const shm::Cqe& cqe) {
   auto* operation = reinterpret_cast<Operation*>(cqe.wr_id);
   Endpoint* ep = operation->endpoint;
   if (cqe.is_send != 0) return ep->kind->on_send(ep, operation, cqe);
-  if (ep == nullptr) ep = FindReceiver(operation->receives, cqe.qp_handle);
+  if (ep == nullptr) ep = FindReceiver(operation->receives, cqe.qp_handle, hw);
   if (ep != nullptr) return ep->kind->on_receive(ep, operation, cqe);
   // Of an endpoint that was closed meanwhile.
   Guard guard(operation->receives->lock);

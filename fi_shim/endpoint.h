@@ -206,7 +206,8 @@ void FlushSends(Endpoint* ep);
 ssize_t CancelReceive(ReceiveContext* receives, Endpoint* ep, const void* context);
 void RegisterReceiver(ReceiveContext* receives, Endpoint* ep);
 void UnregisterReceiver(ReceiveContext* receives, Endpoint* ep);
-Endpoint* FindReceiver(ReceiveContext* receives, shm::Handle qp);
+// Of lanes `qp` is 0: then it is the RDM endpoint that has their completions in `hw`.
+Endpoint* FindReceiver(ReceiveContext* receives, shm::Handle qp, const HwCq* hw);
 // grh.cc: where the GRHs of a DGRAM endpoint's receives go, apart from the program's buffers.
 int AllocateGrhs(ReceiveContext* receives, size_t bytes);
 void FreeGrhs(ReceiveContext* receives);

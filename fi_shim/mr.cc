@@ -37,8 +37,11 @@ uint64_t DescTag(const Domain* domain) {
   return (static_cast<uint64_t>(address >> 4) | 1u << 31) << 32;
 }
 
+// What libfabric's own layers (ofi_rxm) say to each other: not to be kept in a cache.
+constexpr uint64_t kNotCached = 1ULL << 60;
+
 int CheckFlags(const Domain* domain, uint64_t flags, uint64_t access) {
-  if ((flags & ~static_cast<uint64_t>(FI_RMA_EVENT)) != 0) return -FI_EBADFLAGS;
+  if ((flags & ~(FI_RMA_EVENT | kNotCached)) != 0) return -FI_EBADFLAGS;
   if ((access & FI_COLLECTIVE) != 0) return -FI_EBADFLAGS;
   if ((access & ~kKnownAccess) != 0) return -FI_EINVAL;
   if ((flags & FI_RMA_EVENT) != 0 && (domain->caps & FI_RMA_EVENT) == 0) return -FI_EBADFLAGS;

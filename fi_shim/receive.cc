@@ -94,6 +94,15 @@ void TellUnknown(Endpoint* ep, const Completion& completion, const SockAddress& 
   TellFailure(ep, failure);
 }
 
+// Of a receive of several messages that takes no more, though none of them was the last.
+void TellReleased(Endpoint* ep, Operation* operation) {
+  Completion completion;
+  completion.context = operation->context;
+  completion.flags = FI_MULTI_RECV;
+  Release(operation);
+  if (ep->rx_cq != nullptr) Complete(ep->rx_cq, completion);
+}
+
 // A write of a peer that brought data.
 void TellRemoteWrite(Endpoint* ep, Completion completion, const shm::Cqe& cqe) {
   completion.flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
@@ -162,6 +171,7 @@ void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_a
     completion.source = source;
     return TellRemoteWrite(ep, completion, cqe);
   }
+  if ((cqe.wc_flags & shm::kWcRecvNoMessage) != 0) return TellReleased(ep, operation);
   const auto status = static_cast<WcStatus>(cqe.status);
   Completion completion;
   completion.context = operation->context;
@@ -285,10 +295,10 @@ void UnregisterReceiver(ReceiveContext* receives, Endpoint* ep) {
   if (*link == ep) *link = ep->next_by_qp;
 }
 
-Endpoint* FindReceiver(ReceiveContext* receives, shm::Handle qp) {
+Endpoint* FindReceiver(ReceiveContext* receives, shm::Handle qp, const HwCq* hw) {
   Guard guard(receives->lock);
   Endpoint* ep = receives->by_qp[Bucket(qp)];
-  while (ep != nullptr && ep->receive_qp != qp) ep = ep->next_by_qp;
+  while (ep != nullptr && (ep->receive_qp != qp || ep->rx_hw != hw)) ep = ep->next_by_qp;
   return ep;
 }
 
