@@ -269,7 +269,7 @@ Event NextEvent(fid_eq* eq, int limit_ms) {
 }
 
 Event AwaitEvent(fid_eq* eq, uint32_t kind, const char* what) {
-  Event event = NextEvent(eq);
+  Event event = NextEvent(eq, 5000 * Patience());
   Expect(event.result != -FI_EAGAIN, "no event: %s", what);
   Expect(event.error == 0, "%s: the error %s", what, NameOf(event.error).c_str());
   Expect(event.result >= 0 && event.kind == kind, "%s: %s, event %u", what,
@@ -363,14 +363,14 @@ std::optional<Completion> AwaitAny(fid_cq* cq, int limit_ms, fi_cq_format format
 }
 
 Completion Await(fid_cq* cq, const char* what, fi_cq_format format) {
-  const auto got = AwaitAny(cq, 4000, format);
+  const auto got = AwaitAny(cq, 4000 * Patience(), format);
   Expect(got.has_value(), "no completion: %s", what);
   Expect(got->error == 0, "%s completed with %s", what, NameOf(got->error).c_str());
   return *got;
 }
 
 Completion AwaitError(fid_cq* cq, const char* what) {
-  const auto got = AwaitAny(cq);
+  const auto got = AwaitAny(cq, 4000 * Patience());
   Expect(got.has_value(), "no completion: %s", what);
   Expect(got->error != 0, "%s completed successfully", what);
   return *got;
@@ -454,7 +454,7 @@ void Tell(int socket, const void* data, size_t bytes) {
 
 void Hear(int socket, void* data, size_t bytes, int limit_ms) {
   pollfd readable = {socket, POLLIN, 0};
-  Expect(poll(&readable, 1, limit_ms) == 1, "the other process says nothing");
+  Expect(poll(&readable, 1, limit_ms * Patience()) == 1, "the other process says nothing");
   Expect(recv(socket, data, bytes, MSG_WAITALL) == static_cast<ssize_t>(bytes),
          "the other process ended early");
 }

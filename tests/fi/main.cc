@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <set>
+#include <algorithm>
 
 #include "tests/fi/suite.h"
 
@@ -49,6 +49,8 @@ bool Parse(int argc, char** argv, Arguments* out) {
       out->endpoint = argv[++i];
     } else if (word == "--node" && has_value) {
       out->target.node = argv[++i];
+    } else if (word == "--patience" && has_value) {
+      SetPatience(std::max(1, atoi(argv[++i])));
     } else if (word == "--case" && has_value) {
       out->cases.push_back(argv[++i]);
     } else {
@@ -146,7 +148,7 @@ int Main(int argc, char** argv) {
   if (!Parse(argc, argv, &arguments)) {
     fprintf(stderr,
             "usage: fi_conformance --provider NAME [--endpoint msg|rdm|dgram] "
-            "[--node ADDRESS] [--case TEXT]... [--json] [--list]\n");
+            "[--node ADDRESS] [--case TEXT]... [--json] [--patience TIMES] [--list]\n");
     return 2;
   }
   if (arguments.is_list) {

@@ -17,6 +17,7 @@ namespace verbena::fi_test {
 namespace {
 
 Target g_asked;
+int g_patience = 1;
 std::string g_note;
 int g_answers = -1;  // where the process of a case answers
 
@@ -163,6 +164,9 @@ Registration::Registration(std::string name, std::function<void()> run, unsigned
 const Target& Asked() { return g_asked; }
 void Ask(const Target& target) { g_asked = target; }
 
+int Patience() { return g_patience; }
+void SetPatience(int times) { g_patience = times; }
+
 void BeAnother() {
   close(g_answers);
   g_answers = -1;
@@ -183,7 +187,8 @@ Answer RunIsolated(const Case& test) {
   setpgid(pid, pid);
   close(words[1]);
   std::string said;
-  const long end_ms = NowMs() + test.limit_s * 1000L;
+  const long limit_s = static_cast<long>(test.limit_s) * g_patience;
+  const long end_ms = NowMs() + limit_s * 1000;
   bool in_time = true;
   for (;;) {
     pollfd readable = {words[0], POLLIN, 0};
@@ -202,7 +207,7 @@ Answer RunIsolated(const Case& test) {
   if (!in_time) {
     EndGroup(pid);
     RemoveSegmentsOf(pid);
-    return {Verdict::kHung, "no answer within " + std::to_string(test.limit_s) + " s"};
+    return {Verdict::kHung, "no answer within " + std::to_string(limit_s) + " s"};
   }
   int status = 0;
   waitpid(pid, &status, 0);

@@ -81,6 +81,10 @@ struct Target {
 const Target& Asked();
 void Ask(const Target& target);
 
+// How many times longer than on a quiet machine what hangs is waited for.
+int Patience();
+void SetPatience(int times);
+
 // In a child of a case's process, whose answer is not the case's: it throws an Answer.
 void BeAnother();
 
