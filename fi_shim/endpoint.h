@@ -169,8 +169,8 @@ struct EndpointKind {
   // Posts one request: the endpoint's lock is not held. -FI_EAGAIN: no room, or its way to the peer
   // is not there yet.
   ssize_t (*post)(Endpoint*, const SendRequest&);
-  // Of a completion of the NIC whose wr_id is `operation`. No lock but the HwCq's is held. Data that
-  // came with a WRITE have no operation (nullptr).
+  // Of a completion of the NIC whose wr_id is `operation`. No lock but the HwCq's is held. Data
+  // that came with a WRITE have no operation (nullptr).
   void (*on_send)(Endpoint*, Operation*, const shm::Cqe&);
   void (*on_receive)(Endpoint*, Operation*, const shm::Cqe&);
   // Advances what needs a program's calls (connecting); from Progress of its CQs. May be nullptr.
@@ -193,8 +193,8 @@ extern fi_ops_rma rma_ops, alias_rma_ops;
 // receive.cc. -FI_EAGAIN: rx_attr.size wait already.
 ssize_t PostReceive(ReceiveContext* receives, const ReceiveRequest& request);
 // on_receive of an endpoint whose receives are its SRQ's: to CQ and counter, the operation to its
-// pool once the NIC has released it. `source`: FI_SOURCE. No operation: data that came with a WRITE.
-// `unknown`: the address of a source that is not in the AV (FI_SOURCE_ERR); else nullptr.
+// pool once the NIC has released it. `source`: FI_SOURCE. No operation: data that came with a
+// WRITE. `unknown`: the address of a source that is not in the AV (FI_SOURCE_ERR); else nullptr.
 void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_addr_t source,
                    const SockAddress* unknown = nullptr);
 // on_send of an endpoint whose sends are a QP's.

@@ -147,8 +147,8 @@ int Resume(MsgEndpoint* ep) {
   Progress(ep->tx_hw);
   FlushSends(ep);
   shm::QueryQpReply now = {};
-  int error = Execute(ep->domain, shm::CommandOp::kQueryQp, shm::HandleRequest{ep->qp.handle, 0},
-                      &now);
+  int error =
+      Execute(ep->domain, shm::CommandOp::kQueryQp, shm::HandleRequest{ep->qp.handle, 0}, &now);
   if (error != 0) return error;
   shm::QpAttr reset = {};
   error = ModifyHwQp(&ep->qp, shm::qp_mask::kState, reset);

@@ -101,7 +101,7 @@ struct Domain {
   Mr* mrs = nullptr;
   PendingMrs* pending_mrs = nullptr;  // mr_events.cc
   HmemOverride* hmem = nullptr;       // the program moves bytes by itself: hmem.h
-  Domain* owner = nullptr;         // fi_domain2 with FI_PEER: the owner's
+  Domain* owner = nullptr;            // fi_domain2 with FI_PEER: the owner's
   // EQs are told once that the NIC is gone.
   bool has_told_death = false;
   Domain* next_open = nullptr;  // all that are open, in order (domain.cc)

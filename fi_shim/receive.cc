@@ -130,7 +130,8 @@ int InitReceives(ReceiveContext* receives, Endpoint* endpoint, size_t size, uint
   }
   const uint64_t cookie = endpoint != nullptr ? ReceiveIdOf(endpoint) : 0;
   const uint32_t max_sge = iov_limit + 1 + (has_grhs ? 1 : 0);
-  return CreateHwSrq(domain, receives->pd, cookie, static_cast<uint32_t>(size), max_sge, &receives->srq);
+  return CreateHwSrq(domain, receives->pd, cookie, static_cast<uint32_t>(size), max_sge,
+                     &receives->srq);
 }
 
 void DeinitReceives(ReceiveContext* receives) {
