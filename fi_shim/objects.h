@@ -1,9 +1,9 @@
 // The provider's objects and what they ask of each other; the index of this folder.
 //
-//   fi_getinfo  info.cc           which endpoints there are, as hints ask for them
+//   fi_getinfo                    info.cc; info_describe.cc and info_narrow.cc, which ask no NIC
 //   fabric, domain                fabric.cc, domain.cc: a session with one NIC, its PD
 //   EQ, CQ, counter, wait, poll   eq.cc, cq.cc, cntr.cc, wait.cc, poll.cc
-//   AV                            av.cc
+//   AV                            av.cc over av_table.h; with a name in a file: av_shared.h
 //   MR, PDs                       mr.h, protection.h
 //   endpoints                     endpoint.cc (what all have), msg.cc and cm.cc, dgram.cc, rdm.cc
 //   posting                       post.cc: messages and RMA, of all kinds of endpoints
