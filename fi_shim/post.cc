@@ -72,7 +72,7 @@ int FillBody(Endpoint* ep, const HwQp& qp, bool is_inline, size_t bytes, Walk* w
     const int error = LocalKey(ep->domain, ep->whole_process_lkey, desc, &lkey);
     if (error != 0) return error;
     // A region of the domain's serves endpoints of any authorization key, for what is local.
-    if (ep->pd != ep->domain->pd) lkey = ep->whole_process_lkey;
+    if (ep->protection != nullptr) lkey = ep->whole_process_lkey;
     sge[wqe->num_sge++] = {reinterpret_cast<uint64_t>(piece.iov_base),
                            static_cast<uint32_t>(piece.iov_len), lkey};
   }

@@ -37,14 +37,16 @@ int RegisterWholeProcess(Domain* domain, shm::Handle pd, shm::RegMrReply* reply)
 
 }  // namespace
 
-int MakeProtection(Domain* domain, shm::Handle* pd, shm::Handle* whole_process_mr,
-                   uint32_t* whole_process_lkey) {
+namespace {
+
+int Make(Domain* domain, bool needs_whole_process, shm::Handle* pd, shm::Handle* whole_process_mr,
+         uint32_t* whole_process_lkey) {
   shm::HandleReply made = {};
   int error =
       -domain->session->Execute(shm::CommandOp::kAllocOwnKeyPd, nullptr, 0, &made, sizeof(made));
   if (error != 0) return error;
   *pd = made.handle;
-  if ((domain->mr_mode & FI_MR_LOCAL) != 0) return 0;
+  if (!needs_whole_process) return 0;
   shm::RegMrReply reply = {};
   error = RegisterWholeProcess(domain, made.handle, &reply);
   if (error != 0) {
@@ -54,6 +56,14 @@ int MakeProtection(Domain* domain, shm::Handle* pd, shm::Handle* whole_process_m
   *whole_process_mr = reply.mr;
   *whole_process_lkey = reply.lkey;
   return 0;
+}
+
+}  // namespace
+
+int MakeProtection(Domain* domain, shm::Handle* pd, shm::Handle* whole_process_mr,
+                   uint32_t* whole_process_lkey) {
+  const bool needs_whole_process = (domain->mr_mode & FI_MR_LOCAL) == 0;
+  return Make(domain, needs_whole_process, pd, whole_process_mr, whole_process_lkey);
 }
 
 void UnmakeProtection(Domain* domain, shm::Handle pd, shm::Handle whole_process_mr) {
@@ -82,8 +92,9 @@ int ProtectionOf(Domain* domain, const uint8_t* auth_key, size_t bytes, Protecti
   }
   auto* made = new (std::nothrow) Protection();
   if (made == nullptr) return -FI_ENOMEM;
-  const int error =
-      MakeProtection(domain, &made->pd, &made->whole_process_mr, &made->whole_process_lkey);
+  // What the program registered for local use is in the domain's PD.
+  const int error = Make(domain, /*needs_whole_process=*/true, &made->pd, &made->whole_process_mr,
+                         &made->whole_process_lkey);
   if (error != 0) {
     delete made;
     return error;

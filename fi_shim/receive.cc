@@ -42,7 +42,9 @@ int FillList(ReceiveContext* receives, const ReceiveRequest& request, const Oper
     uint32_t lkey;
     const int error = LocalKey(receives->domain, receives->whole_process_lkey, desc, &lkey);
     if (error != 0) return error;
-    if (receives->pd != receives->domain->pd) lkey = receives->whole_process_lkey;
+    // A region of the domain's serves endpoints of any authorization key, for what is local.
+    const bool is_others = receives->pd != receives->domain->pd;
+    if (is_others && receives->whole_process_lkey != 0) lkey = receives->whole_process_lkey;
     *sge++ = {reinterpret_cast<uint64_t>(piece.iov_base), static_cast<uint32_t>(piece.iov_len),
               lkey};
   }
