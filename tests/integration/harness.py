@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -28,7 +29,7 @@ PYTHON = "/usr/bin/python3"  # Debian's own: the one pyverbs is built for
 DAEMON_END_LIMIT_S = 5
 
 ABI_MAGIC = 0x0061_6E65_6272_6576
-ABI_VERSION = 5
+ABI_VERSION = int(re.search(r"kAbiVersion = (\d+);", (ROOT / "core/shm/layout.h").read_text())[1])
 HELLO_ADMIN = 3
 ADMIN_HELLO = struct.Struct("<QIIIIQQ64s")
 
