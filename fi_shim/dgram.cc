@@ -16,7 +16,6 @@ namespace {
 
 // Of endpoints without an authorization key: rdma_cm's for UDP (RDMA_UDP_QKEY).
 constexpr uint32_t kPlainQkey = 0x0123'4567;
-constexpr uint32_t kGrhBytes = 40;
 constexpr uint8_t kHopLimit = 64;
 
 struct Way {

@@ -96,6 +96,12 @@ class Places : public ::testing::TestWithParam<bool> {
     EXPECT_EQ(client.Ask(CmOp::kEstablish, id), 0);
     return id;
   }
+  // Over a wire the RTU may still be under way when the other end goes; then that is what the end
+  // answers, by a REJ.
+  void ExpectEnd() {
+    const uint32_t event = client.NextEvent(client_channel);
+    EXPECT_TRUE(event == kDisconnected || (GetParam() && event == kRejected)) << event;
+  }
   bool HasLanes(size_t count) const {
     const std::string rows = daemon.Ask("{\"op\":\"show\",\"kind\":\"place\"}");
     return rows.find("\"lanes\":\"" + std::to_string(count) + "\"") != std::string::npos;
@@ -146,7 +152,7 @@ TEST_P(Places, PeersHearOfAKilledEndpoint) {
   ASSERT_NO_FATAL_FAILURE(Serve());
   MakeLane();
   nic.Close();
-  EXPECT_EQ(client.NextEvent(client_channel), kDisconnected);
+  ExpectEnd();
   EXPECT_TRUE(Eventually([&] { return !HasPlace(); }));
 }
 
@@ -155,7 +161,7 @@ TEST_P(Places, PeersHearWhenAPlaceIsServedNoMore) {
   ASSERT_NO_FATAL_FAILURE(Serve());
   MakeLane();
   EXPECT_EQ(server.Ask(CmOp::kDestroyId, place_id), 0);
-  EXPECT_EQ(client.NextEvent(client_channel), kDisconnected);
+  ExpectEnd();
   EXPECT_TRUE(Eventually([&] { return HasLanes(0); }));
 }
 
