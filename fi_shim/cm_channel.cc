@@ -120,9 +120,10 @@ void GiveChannel(CmChannel* channel) {
   CloseChannel(channel);
 }
 
-void AskChannel(CmChannel* channel) {
-  if (!IsReadable(channel->fd)) return;
-  MutexGuard guard(channel->mutex);
+namespace {
+
+// The mutex is held.
+void TellEvents(CmChannel* channel) {
   const shm::CmRequest request = NewCmRequest(shm::CmOp::kGetEvent, channel->handle);
   while (!channel->is_dead) {
     shm::CmReply reply;
@@ -132,6 +133,20 @@ void AskChannel(CmChannel* channel) {
     auto* id = reinterpret_cast<CmId*>(reply.event.cookie);
     if (id != nullptr) id->on_event(id, reply.event);
   }
+}
+
+}  // namespace
+
+void AskChannel(CmChannel* channel) {
+  if (!IsReadable(channel->fd)) return;
+  MutexGuard guard(channel->mutex);
+  TellEvents(channel);
+}
+
+void TryAskChannel(CmChannel* channel) {
+  if (!IsReadable(channel->fd) || pthread_mutex_trylock(&channel->mutex) != 0) return;
+  TellEvents(channel);
+  pthread_mutex_unlock(&channel->mutex);
 }
 
 int AskCm(CmChannel* channel, const shm::CmRequest& request, shm::CmReply* reply) {

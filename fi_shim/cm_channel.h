@@ -61,6 +61,8 @@ int TakeChannel(Eq* eq, CmChannel** out);
 void GiveChannel(CmChannel* channel);
 // Tells all events that wait.
 void AskChannel(CmChannel* channel);
+// The same, unless somebody is at it already: perhaps this thread.
+void TryAskChannel(CmChannel* channel);
 
 // Requests. 0 or a negative FI errno.
 int AskCm(CmChannel* channel, const shm::CmRequest& request, shm::CmReply* reply);

@@ -124,6 +124,15 @@ void OnReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
   FinishReceive(ep, operation, cqe, FI_ADDR_NOTAVAIL);
 }
 
+// A program that waits for completions alone learns by them that the connection has ended.
+void OnProgress(Endpoint* base) {
+  constexpr uint32_t kPollsPerLook = 256;
+  MsgEndpoint* ep = ToMsg(base);
+  if (++ep->polls % kPollsPerLook != 0) return;
+  const ConnectionState state = ep->state.load(std::memory_order_relaxed);
+  if (state == ConnectionState::kConnected) TryAskChannel(ep->channel);
+}
+
 void OnDeath(Endpoint* base) {
   MsgEndpoint* ep = ToMsg(base);
   EndConnection(ep, /*is_told=*/true);
@@ -136,7 +145,7 @@ constexpr EndpointKind kMsgKind = {
     .post = Post,
     .on_send = OnSend,
     .on_receive = OnReceive,
-    .progress = nullptr,
+    .progress = OnProgress,
     .on_death = OnDeath,
 };
 

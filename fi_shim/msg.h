@@ -53,6 +53,7 @@ struct MsgEndpoint : Endpoint {
   shm::QpAttr rtr = {}, rts = {};
   uint32_t rtr_mask = 0, rts_mask = 0;
   bool is_disabled = false;
+  uint32_t polls = 0;  // of its CQs, since it last looked for events of its connection
 };
 
 // msg_connect.cc
