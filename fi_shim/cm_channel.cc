@@ -8,6 +8,11 @@
 
 #include "core/client/sync.h"
 
+// glibc 2.34 moved it to libc under a new version; the old one is there as before.
+#if defined(__x86_64__) && defined(__GLIBC__)
+__asm__(".symver pthread_mutex_trylock, pthread_mutex_trylock@GLIBC_2.2.5");
+#endif
+
 namespace verbena::fi {
 namespace {
 
@@ -143,8 +148,10 @@ void AskChannel(CmChannel* channel) {
   TellEvents(channel);
 }
 
+bool TryLock(pthread_mutex_t& mutex) { return pthread_mutex_trylock(&mutex) == 0; }
+
 void TryAskChannel(CmChannel* channel) {
-  if (!IsReadable(channel->fd) || pthread_mutex_trylock(&channel->mutex) != 0) return;
+  if (!IsReadable(channel->fd) || !TryLock(channel->mutex)) return;
   TellEvents(channel);
   pthread_mutex_unlock(&channel->mutex);
 }

@@ -59,6 +59,8 @@ struct CmChannel {
 // which calls AskChannel itself. Errors: -FI_ENOMEM; -FI_EMFILE; -FI_ENODEV: no daemon; -FI_EIO.
 int TakeChannel(Eq* eq, CmChannel** out);
 void GiveChannel(CmChannel* channel);
+// Whether the caller holds the mutex now; false: somebody does.
+bool TryLock(pthread_mutex_t& mutex);
 // Tells all events that wait.
 void AskChannel(CmChannel* channel);
 // The same, unless somebody is at it already: perhaps this thread.

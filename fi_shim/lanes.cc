@@ -8,11 +8,9 @@
 
 #include "core/base/types.h"
 #include "fi_shim/cm_calls.h"
+#include "fi_shim/cm_channel.h"
 #include "fi_shim/kept_entries.h"
 #include "fi_shim/rdm.h"
-
-// The version that glibc had before it moved the function: this library loads on older ones, too.
-__asm__(".symver pthread_mutex_trylock, pthread_mutex_trylock@GLIBC_2.2.5");
 
 namespace verbena::fi {
 namespace {
@@ -457,7 +455,7 @@ void PumpLanes(RdmEndpoint* ep) {
     ep->idle_looks.store(looks, std::memory_order_relaxed);
     if (looks % kLooksPerCheck != 0) return;
   }
-  if (pthread_mutex_trylock(&ep->cm_mutex) != 0) return;  // somebody does
+  if (!TryLock(ep->cm_mutex)) return;  // somebody does
   Pump(ep);
   pthread_mutex_unlock(&ep->cm_mutex);
 }

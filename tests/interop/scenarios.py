@@ -94,7 +94,10 @@ def check_perftest(server, client, row):
         wanted = 10 if "UD" in row.argv else 23  # powers of two from 2: to the MTU, or to 8 MiB
     require(len(rows) >= wanted, f"{len(rows)} result lines, not {wanted}: {client}\n"
                                  f"{client.tail(40)}")
-    for figures in rows:
+    # On a busy machine perftest may not learn the guest's clock rate: it says so (get_clock.c) and
+    # prints 0 for every figure. The lines still stand for completed transfers.
+    knows_clock = "Correlation coefficient r^2" not in client.out + client.err
+    for figures in rows if knows_clock else []:
         # bandwidth: bytes, iterations, peak, average, rate, of which a slow run's first or last is
         # rounded to 0; latency: bytes, iterations, min, max, typical, average, ...
         plausible = max(figures[3:5]) > 0 if row.argv[0].endswith("_bw") else \
