@@ -140,6 +140,27 @@ const CmNic* CmAddressBook::FirstLocalOnly() const {
   return nullptr;
 }
 
+const CmNic* CmAddressBook::FirstUp() const {
+  for (const CmNic& nic : nics_) {
+    if (nic.is_up) return &nic;
+  }
+  return nics_.empty() ? nullptr : &nics_.front();
+}
+
+// All NICs have networks, and none has this address.
+bool CmAddressBook::IsOpenLoopback(const CmAddress& address) const {
+  const Gid gid = GidOf(address);
+  return (IsLoopbackNet(address) || IsSameHost(address, LoopbackOf(AF_INET6))) &&
+         std::none_of(nics_.begin(), nics_.end(), [&gid](const CmNic& nic) {
+           return nic.is_local_only ||
+                  std::find(nic.gids.begin(), nic.gids.end(), gid) != nic.gids.end();
+         });
+}
+
+bool CmAddressBook::IsAny(const CmAddress& address) const {
+  return IsWildcard(address) || IsOpenLoopback(address);
+}
+
 int CmAddressBook::FindLocal(const CmAddress& address, CmPlace* out) const {
   if (IsLinkLocal(address) && address.scope_id == 0) return EINVAL;
   const Gid gid = GidOf(address);
@@ -149,11 +170,12 @@ int CmAddressBook::FindLocal(const CmAddress& address, CmPlace* out) const {
     *out = {nic.index, gid};
     return 0;
   }
-  const bool is_hosts = IsSameHost(address, LoopbackOf(address.family)) ||
+  const bool is_open = IsOpenLoopback(address);
+  const bool is_hosts = is_open || IsSameHost(address, LoopbackOf(address.family)) ||
                         std::any_of(host_addresses_.begin(), host_addresses_.end(),
                                     [&](const CmAddress& own) { return IsSameHost(own, address); });
   if (!is_hosts) return EADDRNOTAVAIL;
-  const CmNic* nic = FirstLocalOnly();
+  const CmNic* nic = is_open ? FirstUp() : FirstLocalOnly();
   const Gid* own = nic == nullptr ? nullptr : AnyGid(*nic, gid.IsIpv4Mapped());
   if (own == nullptr) return ENODEV;
   *out = {nic->index, *own};
@@ -177,6 +199,12 @@ int CmAddressBook::Resolve(const CmAddress& source, const CmAddress& destination
     out->destination = self;
   }
   if (IsWildcard(source)) return ChooseSource(out->destination, out);
+  if (IsOpenLoopback(source)) {
+    // From loopback no route leads but to this host.
+    CmPlace there;
+    const int error = FindLocal(out->destination, &there);
+    return error == EADDRNOTAVAIL ? EINVAL : ChooseSource(out->destination, out);
+  }
   if (int error = FindLocal(source, &out->local); error != 0) return error;
   out->source = source;
   return ResolveFrom(out->destination, out);

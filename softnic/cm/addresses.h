@@ -50,6 +50,9 @@ class CmAddressBook {
   // 0 if the NIC has it no more.
   uint8_t GidIndexOf(const CmPlace& place) const;
 
+  // Whether who binds to it is bound to no NIC: a wildcard, and as with Linux (cma_any_addr) a
+  // loopback address where no NIC stands for loopback.
+  bool IsAny(const shm::CmAddress& address) const;
   // Whose address it is. EADDRNOTAVAIL: not one of this host; ENODEV: no NIC's; EINVAL: link-local
   // without a scope.
   int FindLocal(const shm::CmAddress& address, CmPlace* out) const;
@@ -61,6 +64,8 @@ class CmAddressBook {
   int ResolveFrom(const shm::CmAddress& destination, CmReach* out) const;
   int ChooseSource(const shm::CmAddress& destination, CmReach* out) const;
   const CmNic* FirstLocalOnly() const;
+  const CmNic* FirstUp() const;  // or the first, if none is
+  bool IsOpenLoopback(const shm::CmAddress& address) const;
 
   std::vector<CmNic> nics_;
   std::vector<shm::CmAddress> host_addresses_;

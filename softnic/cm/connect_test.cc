@@ -176,6 +176,22 @@ TEST_F(CmConnect, OnOneHostByItsAddressesAndLoopback) {
   }
 }
 
+TEST_F(CmConnect, ByLoopbackWhereAllNicsHaveNetworks) {
+  hosts_[0]->SetNics(now_, {NicsOf(0)[0]});
+  const Program client = StartProgram(0), server = StartProgram(0), elsewhere = StartProgram(1);
+  NewListener(server, At("127.0.0.1", 99));
+  // As with Linux it hears whoever asks the host.
+  for (const auto& [program, address] :
+       {std::pair{client, "127.0.0.1"}, {client, "10.0.0.1"}, {elsewhere, "10.0.0.1"}}) {
+    SCOPED_TRACE(address);
+    const shm::CmHandle active = NewId(program);
+    ASSERT_NO_FATAL_FAILURE(Resolve(program, active, At(address, 99)));
+    ASSERT_EQ(Connect(program, active, ParamOf(0x30 + active)), 0);
+    ASSERT_NO_FATAL_FAILURE(Expect(server, RDMA_CM_EVENT_CONNECT_REQUEST));
+    EXPECT_TRUE(IsSameHost(Ask(server, CmOp::kQuery, last_.id).query.source, At(address)));
+  }
+}
+
 TEST_F(CmConnect, AListenerServesItsAddressAndFamily) {
   const Program client = StartProgram(0), server = StartProgram(1);
   auto connect = [&](const shm::CmAddress& destination) {

@@ -258,7 +258,7 @@ CmIdentifier* CmCore::FindListener(uint32_t nic, transport::cm::ServiceId servic
   CmIdentifier* match = nullptr;
   for (const CmIdRef& ref : found->second) {
     CmIdentifier& listener = *Find(ref);
-    const bool is_wildcard = IsWildcard(listener.source);
+    const bool is_wildcard = !listener.place.has_value();
     if (!is_wildcard && listener.place->nic != nic) continue;
     *is_there_one = true;
     const bool is_both_families = is_wildcard && !HolderOf(listener).is_family_only;

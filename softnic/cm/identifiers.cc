@@ -119,7 +119,13 @@ uint32_t CmCore::DestroyId(Instant now, CmSession& session, CmHandle handle) {
 
 CmPortHolder CmCore::HolderOf(const CmIdentifier& id) const {
   const bool is_rdm = id.port_space == shm::kPortSpaceRdm;
-  return {id.self, id.source, id.may_share_port && !is_rdm,
+  CmAddress address = id.source;
+  if (!id.place.has_value()) {
+    // Of no NIC: all addresses of its family.
+    address = WildcardOf(id.source.family);
+    address.port = id.source.port;
+  }
+  return {id.self, address, id.may_share_port && !is_rdm,
           id.is_family_only.value_or(id.source.family == AF_INET), is_rdm};
 }
 
@@ -127,19 +133,21 @@ int CmCore::Bind(CmIdentifier& id, const CmAddress& address) {
   if (!IsInet(address)) return EAFNOSUPPORT;
   if (id.state != CmState::kIdle) return EINVAL;
   if (IsLinkLocal(address) && address.scope_id == 0) return EINVAL;
-  CmPlace place;
-  if (!IsWildcard(address)) {
+  if (!addresses_.IsAny(address)) {
+    CmPlace place;
     if (int error = addresses_.FindLocal(address, &place); error != 0) return error;
+    Place(id, place);
   }
   id.source = address;
   CmPortHolder holder = HolderOf(id);
   if (int error = ports_.Bind(id.port_space, &holder); error != 0) {
     id.source = {};
+    id.place.reset();
     return error;
   }
   id.has_port = true;
-  id.source = id.bound = holder.address;
-  if (!IsWildcard(address)) Place(id, place);
+  id.source.port = holder.address.port;
+  id.bound = id.source;
   id.state = CmState::kAddrBound;
   return 0;
 }

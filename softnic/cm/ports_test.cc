@@ -163,9 +163,14 @@ TEST_F(CmAddresses, OfNicsWithANetwork) {
   EXPECT_EQ(Reach("239.1.1.1"), "10.0.0.1:0@0");
   std::vector<CmNic> nics = {NicsOf(0)[0]};
   Use(nics);
-  EXPECT_EQ(Reach("127.0.0.1"), strerror(ENODEV)) << "this host's, but no NIC's";
-  EXPECT_EQ(Reach("127.0.0.1", "10.0.0.1"), strerror(ENODEV));
-  EXPECT_EQ(Reach("127.0.0.9"), strerror(EHOSTUNREACH)) << "not for the network";
+  EXPECT_EQ(Reach("127.0.0.1"), "127.0.0.1:0@0") << "no NIC's, so any will do";
+  EXPECT_EQ(reach_.remote, GidOf(At("10.0.0.1")));
+  EXPECT_EQ(Reach("127.0.0.9"), "127.0.0.1:0@0");
+  EXPECT_EQ(Reach("::1"), "[::1]:0@0");
+  EXPECT_EQ(Reach("127.0.0.1", "10.0.0.1"), "10.0.0.1:0@0");
+  EXPECT_EQ(Reach("127.0.0.1", "127.0.0.1"), "127.0.0.1:0@0");
+  EXPECT_EQ(Reach("10.0.0.1", "127.0.0.1"), "10.0.0.1:0@0");
+  EXPECT_EQ(Reach("10.0.0.2", "127.0.0.1"), strerror(EINVAL)) << "not for the network";
   nics = NicsOf(0);
   nics[0].gids.pop_back();
   nics[0].is_up = true;
@@ -204,6 +209,10 @@ TEST_F(CmAddresses, AreBoundWhereTheyAre) {
   std::vector<CmNic> networked = {NicsOf(0)[0]};
   hosts_[0]->SetNics(now_, networked);
   EXPECT_EQ(bind(At("192.168.1.1")), ENODEV);
+  EXPECT_EQ(bind(At("127.0.0.1", 7)), 0);
+  EXPECT_EQ(last_query_.node_guid, 0u) << "of no NIC yet, where none stands for loopback";
+  EXPECT_TRUE(IsSameHost(last_query_.source, At("127.0.0.1")));
+  EXPECT_EQ(bind(At("10.0.0.1", 7)), EADDRNOTAVAIL) << "it has the port at every address";
   const shm::CmHandle id = NewId(program);
   EXPECT_EQ(Bind(program, id, At("10.0.0.1")), 0);
   EXPECT_EQ(Bind(program, id, At("10.0.0.1")), EINVAL) << "bound already";
