@@ -15,8 +15,11 @@ TOO_EARLY = re.compile(r"RDMA_CM_EVENT_(REJECTED; error: 8|UNREACHABLE; error: 1
 MTU = 4200
 LOSS_PERCENT = 5
 LOSSY_LIMIT_S = 100
+FIO_LIMIT_S = 60
 # ping, its answer, and both verified by rping itself (-V).
 PINGS = 1000
+# Groups of hosts that agree on them themselves, of which no other program knows.
+GROUPS = {4: "239.7.7.7", 6: "ff15::7:7"}
 
 
 def await_listener(host, process, port=None):
@@ -85,15 +88,15 @@ def rping(pair_of, address=None, family=4, count=PINGS, limit_s=30, options=()):
     return case_function
 
 
-def rping_persistent(clients, count):
+def rping_persistent(pair_of, clients, count, later=10, limit_s=30):
     def case_function(case):
-        pair = Pair.beside(case.instance())
+        pair = pair_of(case)
         port = str(free_port())
-        common = ["rping", "-V", "-a", "127.0.0.1", "-p", port]
+        common = ["rping", "-V", "-a", address_of(pair, 4), "-p", port]
         server, _ = connect_to(case, pair, [*common, "-s", "-P"],
-                               [*common, "-c", "-C", str(count)], 30, port, clients)
+                               [*common, "-c", "-C", str(count)], limit_s, port, clients)
         for i in range(2):
-            pair.client.run(case, [*common, "-c", "-C", "10"], 20, name=f"later{i}")
+            pair.client.run(case, [*common, "-c", "-C", str(later)], limit_s, name=f"later{i}")
         check(server.is_running(), f"the server ended\n{server.tail()}")
         server.kill()
         server.wait(5)
@@ -120,18 +123,25 @@ def both_end(server, client, pair_of, limit_s=40, ends=True):
     return case_function
 
 
-def mckey(case):
-    """Two receivers of a group, and who sends to it."""
-    pair = Pair.beside(case.instance())
-    group = "239.7.7.7"
-    receivers = [pair.server.spawn(case, ["stdbuf", "-oL", "mckey", "-m", group, "-b", f"127.0.0.{i + 1}"],
-                                   name=f"receiver{i}") for i in range(2)]
-    for receiver in receivers:
-        receiver.wait_for_output("receiving data", 10)
-    pair.client.run(case, ["mckey", "-m", group, "-b", "127.0.0.1", "-s"], 20, name="sender")
-    for receiver in receivers:
-        receiver.expect_exit(20)
-    nothing_is_left(case, pair)
+def mckey(pair_of, group=GROUPS[4], family=4, sent=10):
+    """Two receivers of a group, and who sends to it `sent` messages, of which they await ten.
+
+    On one host each receiver has a NIC of its own.
+    """
+    def case_function(case):
+        pair = pair_of(case)
+        own = [address_of(pair, family)] * 2 if pair.server.namespace else ["127.0.0.1", "127.0.0.2"]
+        receivers = [pair.server.spawn(case, ["stdbuf", "-oL", "mckey", "-m", group, "-b", address],
+                                       name=f"receiver{i}") for i, address in enumerate(own)]
+        for receiver in receivers:
+            receiver.wait_for_output("receiving data", 10)
+        sender = ADDRESSES[1][0 if family == 4 else 1] if pair.client.namespace else own[0]
+        pair.client.run(case, ["mckey", "-m", group, "-b", sender, "-s", "-C", str(sent)], 20,
+                        name="sender")
+        for receiver in receivers:
+            receiver.expect_exit(20)
+        nothing_is_left(case, pair)
+    return case_function
 
 
 def no_listener(case):
@@ -199,24 +209,24 @@ def daemon_dies(case):
 # --- other programs ------------------------------------------------------------------------------
 
 
-def run_perftest(case, pair, tool, options, limit_s):
+def run_perftest(case, pair, tool, options, count, limit_s):
     kind = tool.split("_")[2]
     port = str(free_port())
-    common = [tool, "-R", "-F", "-n", "500", "-p", port, *options]
+    common = [tool, "-R", "-F", "-n", str(count), "-p", port, *options]
     server, [client] = connect_to(case, pair, common, [*common, address_of(pair, 4)], limit_s, port)
     server.expect_exit(10)
     check_table(client, kind, False)
     nothing_is_left(case, pair)
 
 
-def perftest(pair_of, tool, options, limit_s=40):
+def perftest(pair_of, tool, options, count=500, limit_s=40):
     """perftest listens once for itself and then, anew, for the QPs that it measures; its client may
     come before that, on any NIC. It is told so, and we try again."""
     def case_function(case):
         pair = pair_of(case)
         for attempt in range(10):
             try:
-                return run_perftest(case, pair, tool, options, limit_s)
+                return run_perftest(case, pair, tool, options, count, limit_s)
             except Failure as failure:
                 if not TOO_EARLY.search(str(failure)):
                     raise
@@ -226,13 +236,13 @@ def perftest(pair_of, tool, options, limit_s=40):
     return case_function
 
 
-def qperf(tests):
+def qperf(pair_of, tests):
     def case_function(case):
-        pair = Pair.beside(case.instance())
+        pair = pair_of(case)
         port = free_port()
         server = pair.server.spawn(case, ["qperf", "-lp", str(port)], name="server")
         wait_for(lambda: pair.server.is_listening(port), 10, f"port {port} listens")
-        argv = ["qperf", "127.0.0.1", "-lp", str(port), "-cm1", "-t", "1", *tests]
+        argv = ["qperf", address_of(pair, 4), "-lp", str(port), "-cm1", "-t", "1", *tests]
         for attempt in range(5):
             client = pair.client.spawn(case, argv, name=f"client{attempt}")
             # Up to 0.4.11 its server tells the client the port before it listens there.
@@ -248,18 +258,19 @@ def qperf(tests):
     return case_function
 
 
-def run_fio(case, verb):
-    """False: the client sent before the server had a receive posted."""
-    pair = Pair.beside(case.instance())
+def run_fio(case, pair, verb, blocks):
+    """False: the client sent before the server had its receives posted."""
     port = str(free_port())
-    common = ["fio", "--ioengine=rdma", f"--port={port}", "--bs=64k", "--size=16m", "--iodepth=8",
+    common = ["fio", "--ioengine=rdma", f"--port={port}", "--bs=64k", f"--size={blocks * 64}k",
               "--iodepth_batch=8", "--iodepth_batch_complete=8", "--name=transfer"]
-    server = pair.server.spawn(case, [*common, "--rw=read"])
+    # Its SENDs have no RNR retries, so all receives are to be there: it posts them as deep as this.
+    server = pair.server.spawn(case, [*common, f"--iodepth={blocks if verb == 'send' else 8}",
+                                      "--rw=read"])
     await_listener(pair.server, server, port)
-    client = pair.client.spawn(case, [*common, "--hostname=127.0.0.1", f"--verb={verb}",
-                                      "--rw=write"])
+    client = pair.client.spawn(case, [*common, "--iodepth=8", f"--hostname={address_of(pair, 4)}",
+                                      f"--verb={verb}", "--rw=write"])
     not_ready = "RNR retry counter exceeded"
-    wait_for(lambda: not client.is_running() or not_ready in client.err, 40, "fio ends")
+    wait_for(lambda: not client.is_running() or not_ready in client.err, FIO_LIMIT_S, "fio ends")
     if verb == "send" and not_ready in client.err:
         return False
     client.expect_exit(5)
@@ -268,31 +279,33 @@ def run_fio(case, verb):
     return True
 
 
-def fio(verb):
+def fio(pair_of, verb, blocks=256):
     """fio's rdma engine: who reads its own memory is the server, and the client chooses the verb.
 
-    Its SENDs have no RNR retries, and its server posts receives when it is told of the client.
+    Its server posts receives when it is told of the client, which waits half a second for it.
     """
     def case_function(case):
+        pair = pair_of(case)
         for attempt in range(10):
-            if run_fio(case, verb):
+            if run_fio(case, pair, verb, blocks):
                 return
             case.note(f"attempt {attempt + 1}: no receive was posted yet")
         raise Failure("no receive was ever posted in time")
     return case_function
 
 
-def libfabric(provider, endpoint):
+def libfabric(pair_of, provider, endpoint, count=100, limit_s=40):
     """Through libfabric's verbs provider. Its handshake is a TCP connection beside."""
     def case_function(case):
-        pair = Pair.beside(case.instance())
+        pair = pair_of(case)
         port = free_port()
-        common = ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", "100"]
+        common = ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", str(count)]
         server = pair.server.spawn(case, [*common, "-B", str(port)], name="server")
         wait_for(lambda: pair.server.is_listening(port), 10, f"port {port} listens")
-        client = pair.client.run(case, [*common, "-P", str(port), "127.0.0.1"], 40, name="client")
+        client = pair.client.run(case, [*common, "-P", str(port), address_of(pair, 4)], limit_s,
+                                 name="client")
         server.expect_exit(10)
-        rows = re.findall(r"^(\S+)\s+100\s+=100\s", client.out, re.MULTILINE)
+        rows = re.findall(rf"^(\S+)\s+{count}\s+={count}\s", client.out, re.MULTILINE)
         check(rows == ["64", "256", "1k", "4k", "64k", "1m"], f"rows for {rows}\n{client.tail()}")
         nothing_is_left(case, pair)
     return case_function
@@ -356,20 +369,20 @@ def cases(thorough):
         Spec("rping, IPv4, the second NIC", rping(beside, "127.0.0.2")),
         Spec("rping, IPv6", rping(beside, "::1", 6)),
         Spec("rping over packets", rping(beside), is_wire=True),
-        Spec("rping, persistent server, two clients at once", rping_persistent(2, 200)),
-        Spec("mckey, two receivers", mckey),
+        Spec("rping, persistent server, two clients at once", rping_persistent(beside, 2, 200)),
+        Spec("mckey, two receivers", mckey(beside)),
         Spec("nobody listens", no_listener),
         Spec("the server is killed", killed("server"), 60),
         Spec("the client is killed", killed("client"), 60),
         Spec("the daemon is killed", daemon_dies, 60),
-        Spec("qperf over rdma_cm", qperf(["rc_bw", "rc_lat", "rc_rdma_read_bw",
+        Spec("qperf over rdma_cm", qperf(beside, ["rc_bw", "rc_lat", "rc_rdma_read_bw",
                                           "rc_rdma_write_lat"]), 60),
         Spec("pyverbs' tests of rdma_cm", pyverbs, 300),
         Spec("the API used directly", lambda case: run_gtest(case, "rdmacm_test", case.instance(),
                                                              60), 70),
     ]
     for provider, endpoint in (("verbs", "msg"), ("verbs;ofi_rxm", "rdm")):
-        specs.append(Spec(f"fi_pingpong, {provider}, {endpoint}", libfabric(provider, endpoint), 60))
+        specs.append(Spec(f"fi_pingpong, {provider}, {endpoint}", libfabric(beside, provider, endpoint), 60))
     count = 10_000 if thorough else 300
     specs.append(Spec(f"{count} connections one after the other", cycles(count), 300))
     if thorough:
@@ -383,7 +396,7 @@ def cases(thorough):
         specs.append(Spec(" ".join([tool, *options, "-R"]), perftest(beside, tool, options), 90))
     # Whether fio's server is ready for SENDs in time is fio's own race; on a busy machine it never is.
     for verb in ("write", "read", *(["send"] if thorough else [])):
-        specs.append(Spec(f"fio, {verb}", fio(verb), 90))
+        specs.append(Spec(f"fio, {verb}", fio(beside, verb), 90))
     specs.append(Spec("rping between two hosts", rping(on_two_hosts), 60))
     specs.append(Spec("rping between two hosts, IPv6", rping(on_two_hosts, family=6), 60))
     for name, server, client, ends in UTILS[:4]:

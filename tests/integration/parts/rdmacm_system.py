@@ -87,25 +87,26 @@ def custom(size=65536, count=50, iterations=10):
     return ["-S", str(size), "-C", str(count), "-I", str(iterations)]
 
 
-def is_bound_udp(port):
+def is_bound_udp(port, pid="self"):
     for table in ("udp", "udp6"):
-        with open(f"/proc/self/net/{table}", encoding="ascii") as f:
+        with open(f"/proc/{pid}/net/{table}", encoding="ascii") as f:
             next(f)
             if any(int(line.split()[1].rsplit(":", 1)[1], 16) == port for line in f):
                 return True
     return False
 
 
-def datagrams(options, address="127.0.0.1"):
+def datagrams(pair_of, options, address=None, count=200, limit_s=40):
     """udpong, whose server goes on and on."""
     def case_function(case):
-        pair = beside(case)
+        pair = pair_of(case)
         port = free_port()
+        where = address or address_of(pair, 4)
         common = ["udpong", "-p", str(port), *options]
-        server = pair.server.spawn(case, [*common, "-b", address], name="server")
-        wait_for(lambda: is_bound_udp(port), 10, "the server is bound")
-        client = pair.client.run(case, [*common, "-S", "1024", "-C", "200", "-s", address], 40,
-                                 name="client")
+        server = pair.server.spawn(case, [*common, "-b", where], name="server")
+        wait_for(lambda: is_bound_udp(port, server.pid), 10, "the server is bound")
+        client = pair.client.run(case, [*common, "-S", "1024", "-C", str(count), "-s", where],
+                                 limit_s, name="client")
         table_of(client)
         check(server.is_running(), f"the server ended\n{server.tail()}")
         server.kill()
@@ -114,22 +115,24 @@ def datagrams(options, address="127.0.0.1"):
     return case_function
 
 
-def rcopy(case):
-    pair = beside(case)
-    port = str(free_port())
-    source, copy = case.dir / "source", case.dir / "copy"
-    source.write_bytes(os.urandom(FILE_BYTES))
-    server = pair.server.spawn(case, ["rcopy", "-p", port], name="server")
-    await_listener(pair.server, server, port)
-    for i in range(2):  # the server goes on
-        pair.client.run(case, ["rcopy", source, f"127.0.0.1:{copy}", "-p", port], 60,
-                        name=f"client{i}")
-        wait_for(lambda: copy.exists() and copy.stat().st_size == FILE_BYTES, 10, "the file is there")
-        check(copy.read_bytes() == source.read_bytes(), "the copy is another file")
-        copy.unlink()
-    server.kill()
-    server.wait(5)
-    nothing_is_left(case, pair)
+def rcopy(pair_of, size=FILE_BYTES, limit_s=60):
+    def case_function(case):
+        pair = pair_of(case)
+        port = str(free_port())
+        source, copy = case.dir / "source", case.dir / "copy"
+        source.write_bytes(os.urandom(size))
+        server = pair.server.spawn(case, ["rcopy", "-p", port], name="server")
+        await_listener(pair.server, server, port)
+        for i in range(2):  # the server goes on
+            pair.client.run(case, ["rcopy", source, f"{address_of(pair, 4)}:{copy}", "-p", port],
+                            limit_s, name=f"client{i}")
+            wait_for(lambda: copy.exists() and copy.stat().st_size == size, 10, "the file is there")
+            check(copy.read_bytes() == source.read_bytes(), "the copy is another file")
+            copy.unlink()
+        server.kill()
+        server.wait(5)
+        nothing_is_left(case, pair)
+    return case_function
 
 
 def file_semantics(case):
@@ -162,10 +165,10 @@ def socket_cases(thorough):
         system("rstream between two hosts", stream("rstream", on_two_hosts, custom()), 60),
         system("rstream under loss", stream("rstream", over_loss, custom(4096, 10, 10),
                                             limit_s=LOSSY_LIMIT_S), LOSSY_LIMIT_S + 20),
-        system("rcopy", rcopy, 90),
-        system("udpong, IPv6", datagrams([], "::1"), 60),
+        system("rcopy", rcopy(beside), 90),
+        system("udpong, IPv6", datagrams(beside, [], "::1"), 60),
     ]
-    specs += [system(f"udpong, {name}", datagrams(options), 60)
+    specs += [system(f"udpong, {name}", datagrams(beside, options), 60)
               for name, options in DATAGRAM_MODES]
     return specs
 
