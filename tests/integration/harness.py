@@ -26,6 +26,7 @@ PROGRAMS = pathlib.Path(os.environ.get("VERBENA_TEST_PROGRAMS", ROOT / "out" / "
 REPORTS = pathlib.Path(os.environ.get("VERBENA_TEST_REPORTS", ROOT / "out" / "test-reports"))
 PYTHON = "/usr/bin/python3"  # Debian's own: the one pyverbs is built for
 
+# Of them three for peers that don't answer, and half a one for copies under way.
 DAEMON_END_LIMIT_S = 5
 
 ABI_MAGIC = 0x0061_6E65_6272_6576
@@ -329,7 +330,7 @@ class Case:
         for instance in self.instances:
             daemon = instance.daemon
             try:
-                code = daemon.popen.wait(DAEMON_END_LIMIT_S)
+                code = daemon.popen.wait(DAEMON_END_LIMIT_S * PATIENCE)
                 if code not in (0, -signal.SIGKILL):  # killed: by the case, on purpose
                     wrong.append(f"{daemon.name} ended with {code}\n{daemon.tail(40)}")
             except subprocess.TimeoutExpired:

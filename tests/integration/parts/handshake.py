@@ -5,8 +5,9 @@ connects by addresses over either."""
 import re
 import signal
 import string
+import time
 
-from harness import Spec, check, free_port, wait_for
+from harness import DAEMON_END_LIMIT_S, Spec, check, free_port, wait_for
 from hosts import INTERFACE, Pair
 from parts.rdmacm import (STAGE_PATHS, address_of, await_listener, beside, nothing_is_left,
                           on_two_hosts)
@@ -154,6 +155,28 @@ def address_moves(case):
     nothing_is_left(case, Pair(host, host))
 
 
+def daemon_ends_alone(case):
+    """Its peer, to which it has to say that a connection is over, hears nothing any more: it ends all
+    the same, after a while."""
+    pair = on_two_hosts(case)
+    port = str(free_port())
+    argv = [case.program("handshake"), "passive", pair.server.address, port, "-"]
+    passive = pair.server.spawn(case, argv, name="passive")
+    await_listener(pair.server, passive, port)
+    active = pair.client.spawn(case, [argv[0], "active", *argv[2:]], name="active")
+    for process in (passive, active):
+        process.wait_for_output("event RDMA_CM_EVENT_ESTABLISHED 0", 10)
+    pair.client.namespace.do("ip", "link", "set", INTERFACE, "down")
+    begin = time.monotonic()
+    daemon = pair.server.instance.daemon
+    daemon.popen.send_signal(signal.SIGTERM)
+    daemon.expect_exit(DAEMON_END_LIMIT_S)
+    case.note(f"it ended after {time.monotonic() - begin:.1f} s")
+    passive.wait(20)
+    active.kill()
+    active.wait(5)
+
+
 def daemon_dies(case):
     """All NICs go with it: who has one is told so once, and can end in good order."""
     ends = Ends(case)
@@ -274,7 +297,7 @@ CASES = [
 
 
 def cases(_thorough):
-    specs = []
+    specs = [Spec("the daemon ends, its peer silent", daemon_ends_alone, 60)]
     for is_system, suffix in ((False, ""), (True, ", the system's librdmacm")):
         def add(name, function, limit_s=60, is_system=is_system, suffix=suffix):
             specs.append(Spec(name + suffix, function, limit_s, system_librdmacm=is_system))

@@ -1,7 +1,7 @@
 """Programs that connect by rdma_cm, between two hosts and over a cable that loses packets: with
 both librdmacms, and sockets over RDMA with the system's. What of this is quick is in the gate."""
 
-from harness import Spec
+from harness import Spec, check
 from hosts import MILLION, LossyLink, Namespace, pair_on
 from parts.handshake import ucx
 from parts.rdmacm import (GROUPS, LOSS_PERCENT, LOSSY_LIMIT_S, MTU, TOOLS, UTILS, address_of, both_end,
@@ -35,12 +35,16 @@ def over_loss(make):
 
 
 def datagram_services(pair_of):
-    """udaddy without messages, which over UD nobody would send again: connections alone."""
+    """udaddy without messages, which over UD nobody would send again: connections alone. A request
+    whose answer was lost comes again, and is another one to the server, which is to stay for it."""
     def case_function(case):
         pair = pair_of(case)
-        common = ["udaddy", "-c", "20", "-C", "0"]
-        server, _ = connect_to(case, pair, common, [*common, "-s", address_of(pair, 4)], LOSSY_LIMIT_S)
-        server.expect_exit(20)
+        common = ["udaddy", "-C", "0"]
+        server, _ = connect_to(case, pair, [*common, "-c", "200"],
+                               [*common, "-c", "20", "-s", address_of(pair, 4)], LOSSY_LIMIT_S)
+        check(server.is_running(), f"the server ended\n{server.tail()}")
+        server.kill()
+        server.wait(5)
         nothing_is_left(case, pair)
     return case_function
 
@@ -63,14 +67,15 @@ def programs(is_lossy):
         if name in RESTS:
             yield name, lambda pair_of, server=server, client=client, ends=ends: both_end(
                 server, client, pair_of, limit_s, ends)
-    yield "qperf", lambda pair_of: qperf(pair_of, QPERF_TESTS)
+    yield "qperf", lambda pair_of: qperf(
+        pair_of, QPERF_TESTS, 4 if is_lossy else 1)
     for transports, kind in UCX_WAYS:
         yield (f"UCX, {transports.split(',', maxsplit=1)[0]}, {kind}",
                lambda pair_of, transports=transports, kind=kind: ucx(pair_of, transports, kind, limit_s))
     for provider, endpoint in FABRICS:
         yield (f"fi_pingpong, {provider}, {endpoint}",
                lambda pair_of, provider=provider, endpoint=endpoint: libfabric(
-                   pair_of, provider, endpoint, 5 if is_lossy else 100, limit_s))
+                   pair_of, provider, endpoint, 5 if is_lossy else 100, limit_s, is_lossy))
     for verb in ("write", "read", "send"):
         yield f"fio, {verb}", lambda pair_of, verb=verb: fio(pair_of, verb, 32 if is_lossy else 256)
     for tool, options in TOOLS:
