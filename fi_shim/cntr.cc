@@ -162,7 +162,6 @@ int Close(fid* base) {
   auto* cntr = reinterpret_cast<Cntr*>(base);
   if (cntr->users.load() != 0) return -FI_EBUSY;
   client::NoCancel no_cancel;
-  ForgetCounter(cntr);
   DestroyNicCounter(cntr);
   cntr->domain->users.fetch_sub(1);
   delete cntr->state;

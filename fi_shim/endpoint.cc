@@ -351,7 +351,7 @@ int OpenEndpoint(Domain* domain, const fi_info* info, const EndpointKind* kind, 
 namespace {
 
 // The CQ of the NIC where one direction completes, its own where it only counts.
-int AcquireHwCq(Endpoint* ep, Cq* cq, uint64_t entries, HwCq** out) {
+int AcquireHwCq(Endpoint* ep, Cq* cq, bool is_for_receives, uint64_t entries, HwCq** out) {
   if (cq != nullptr) {
     *out = cq->hw;
   } else {
@@ -359,7 +359,8 @@ int AcquireHwCq(Endpoint* ep, Cq* cq, uint64_t entries, HwCq** out) {
     const int error = OpenHwCq(ep->domain, kEntriesToBegin, /*with_channel=*/true, out);
     if (error != 0) return error;
   }
-  int error = Reserve(*out, static_cast<int64_t>(entries));
+  const auto more = static_cast<int64_t>(entries);
+  int error = is_for_receives ? ReserveForReceives(*out, more) : Reserve(*out, more);
   if (error == 0) {
     error = Join(*out, ep);
     if (error == 0) return 0;
@@ -428,12 +429,13 @@ int PrepareQueues(Endpoint* ep, uint64_t send_entries, uint64_t receive_entries)
                   ? 0
                   : ep->sends.Init(ep, nullptr, std::max<size_t>(ep->info->tx_attr->size, 1));
   if (error == 0) error = PrepareReceives(ep);
-  if (error == 0) error = AcquireHwCq(ep, ep->tx_cq, send_entries, &ep->tx_hw);
+  if (error == 0)
+    error = AcquireHwCq(ep, ep->tx_cq, /*is_for_receives=*/false, send_entries, &ep->tx_hw);
   if (error == 0) {
     ep->send_entries = send_entries;
     // Those of a shared context are reserved once in each CQ.
     if (ep->receives->is_shared) receive_entries = 0;
-    error = AcquireHwCq(ep, ep->rx_cq, receive_entries, &ep->rx_hw);
+    error = AcquireHwCq(ep, ep->rx_cq, /*is_for_receives=*/true, receive_entries, &ep->rx_hw);
     if (error == 0) ep->receive_entries = receive_entries;
     if (error == 0 && ep->receives->is_shared) {
       error = ReserveShared(ep->receives, ep->rx_hw);
@@ -472,7 +474,7 @@ void ReleaseQueues(Endpoint* ep) {
 uint64_t ReceiveIdOf(const Endpoint* ep) { return reinterpret_cast<uint64_t>(ep) | 1; }
 
 void OnCompletion(HwCq* hw, const shm::Cqe& cqe) {
-  if ((cqe.wr_id & 1) != 0) {
+  if (IsReceiveId(cqe.wr_id)) {
     auto* target = reinterpret_cast<Endpoint*>(cqe.wr_id & ~uint64_t{1});
     return target->kind->on_receive(target, nullptr, cqe);
   }

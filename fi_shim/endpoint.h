@@ -229,8 +229,9 @@ int OpenEndpoint(Domain* domain, const fi_info* info, const EndpointKind* kind, 
 // `send_entries`: CQEs that sends may have outstanding.
 int PrepareQueues(Endpoint* ep, uint64_t send_entries, uint64_t receive_entries);
 void ReleaseQueues(Endpoint* ep);
-// The cookie of a QP and SRQ of the endpoint's.
+// The cookie of a QP or place of the endpoint's.
 uint64_t ReceiveIdOf(const Endpoint* ep);
+inline bool IsReceiveId(uint64_t wr_id) { return (wr_id & 1) != 0; }
 // What became of an operation, to CQ and counters, and the operation to its pool.
 void Finish(Endpoint* ep, Operation* operation, const Completion& completion);
 void FinishWithError(Endpoint* ep, Operation* operation, const Failure& failure);

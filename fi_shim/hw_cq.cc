@@ -22,6 +22,9 @@ constexpr uint32_t kBatch = 256;
 constexpr uint32_t kEmptyPollsPerClockRead = 1024;
 constexpr int64_t kLivenessPeriodNs = 100'000'000;
 constexpr uint32_t kEmptyPollsPerYield = 256;
+// What has room of its own needs a quarter; another is for what is on its way when the NIC finds
+// the CQ half full.
+constexpr uint64_t kRoomForReceives = 4;
 
 int64_t CoarseNowNs() {
   timespec now;
@@ -168,20 +171,37 @@ void CloseHwCq(HwCq* hw) {
   delete hw;
 }
 
-int Reserve(HwCq* hw, int64_t entries) {
-  client::NoCancel no_cancel;
-  Guard guard(hw->lock);
+namespace {
+
+// The lock is held.
+int ReserveLocked(HwCq* hw, int64_t entries) {
   const uint64_t wanted = hw->reserved_entries + static_cast<uint64_t>(entries);
   if (entries > 0) {
-    if (wanted > UINT32_MAX / 2) return -FI_ENOMEM;
-    if (wanted > hw->entries) {
-      const int error = Resize(hw, std::bit_ceil(static_cast<uint32_t>(wanted)));
+    const uint64_t room = hw->has_receives ? kRoomForReceives * wanted : wanted;
+    if (room > UINT32_MAX / 2) return -FI_ENOMEM;
+    if (room > hw->entries) {
+      const int error = Resize(hw, std::bit_ceil(static_cast<uint32_t>(room)));
       if (error != 0) return error;
     }
     if (hw->cq != nullptr && !MakeRoom(hw->cq, wanted)) return -FI_ENOMEM;
   }
   hw->reserved_entries = wanted;
   return 0;
+}
+
+}  // namespace
+
+int Reserve(HwCq* hw, int64_t entries) {
+  client::NoCancel no_cancel;
+  Guard guard(hw->lock);
+  return ReserveLocked(hw, entries);
+}
+
+int ReserveForReceives(HwCq* hw, int64_t entries) {
+  client::NoCancel no_cancel;
+  Guard guard(hw->lock);
+  hw->has_receives = true;
+  return ReserveLocked(hw, entries);
 }
 
 int Join(HwCq* hw, Endpoint* ep) {

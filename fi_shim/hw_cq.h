@@ -29,6 +29,9 @@ struct HwCq {
   CqConsumer ring;
   uint64_t reserved_entries = 0;  // of queues that complete here
   uint32_t entries = 0;           // of the ring
+  // Messages of one receive and data that come with WRITEs complete here, too, up to half of the
+  // ring (core/shm/rdm.h).
+  bool has_receives = false;
   std::atomic<uint32_t> empty_polls{0};
   std::atomic<int64_t> liveness_checked_ns{0};
 
@@ -47,6 +50,8 @@ void CloseHwCq(HwCq* hw);
 // Room for `entries` more (a queue that completes here is made), or less (negative).
 // -FI_ENOMEM: more than a CQ of the NIC can have.
 int Reserve(HwCq* hw, int64_t entries);
+// Likewise for receives.
+int ReserveForReceives(HwCq* hw, int64_t entries);
 // Endpoints whose queues complete here: Progress calls `progress` of those that have one, and
 // `on_death` of each when the daemon is gone. An endpoint may join twice, and then leaves twice.
 // -FI_ENOMEM.

@@ -120,11 +120,9 @@ void FromCmQpAttr(const shm::CmQpAttr& from, shm::QpAttr* to) {
   ah.port_num = from.ah.port_num;
 }
 
-int CreateHwSrq(Domain* domain, shm::Handle pd, uint64_t cookie, uint32_t max_wr, uint32_t max_sge,
-                HwSrq* out) {
+int CreateHwSrq(Domain* domain, shm::Handle pd, uint32_t max_wr, uint32_t max_sge, HwSrq* out) {
   shm::CreateSrqRequest request = {};
   request.pd = pd;
-  request.cookie = cookie;
   request.max_wr = max_wr;
   request.max_sge = max_sge;
   request.flags = shm::kSrqMarked | shm::kSrqTruncates;

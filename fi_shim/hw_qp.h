@@ -55,9 +55,7 @@ struct HwSrq {
   uint32_t max_sge = 0;
   uint32_t entries = 0;
 };
-// `cookie`: as of a QP, for QPs without one.
-int CreateHwSrq(Domain* domain, shm::Handle pd, uint64_t cookie, uint32_t max_wr, uint32_t max_sge,
-                HwSrq* out);
+int CreateHwSrq(Domain* domain, shm::Handle pd, uint32_t max_wr, uint32_t max_sge, HwSrq* out);
 void DestroyHwSrq(HwSrq* srq);
 
 }  // namespace verbena::fi

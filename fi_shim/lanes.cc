@@ -57,7 +57,7 @@ bool IsOfThisAlone(WcStatus status) {
   }
 }
 
-// Errors of the table of resource management, after which an endpoint without it is disabled.
+// Errors of the table of resource management, after which an endpoint is disabled.
 // Spec: fi_domain(3), resource_mgmt.
 bool IsResourceError(WcStatus status) {
   return status == WcStatus::kRnrRetryExcErr || status == WcStatus::kRemAccessErr ||
@@ -493,7 +493,7 @@ void OnLaneCompletion(RdmEndpoint* ep, Operation* operation, const shm::Cqe& cqe
       if (!ep->is_disabled && !lane->keeps)
         told.status = static_cast<uint8_t>(WcStatus::kRetryExcErr);
     } else if (status != WcStatus::kSuccess) {
-      disables = ep->domain->resource_mgmt == FI_RM_DISABLED && IsResourceError(status);
+      disables = IsResourceError(status);
       Drain(lane, IsOfThisAlone(status) && !disables && !ep->is_disabled);
     }
   }

@@ -100,7 +100,8 @@ void Leave(Domain* domain, Mr* mr) {
   domain->users.fetch_sub(1);
 }
 
-// Errors: -FI_EBUSY: an endpoint or a counter that it is bound to is open still.
+// Errors: -FI_EBUSY: the endpoint that it is bound to is open still. Counters are closed after
+// their regions.  Spec: fi_mr(3), fi_cntr(3).
 int Close(fid* fid) {
   Mr* mr = reinterpret_cast<Mr*>(fid);
   Domain* domain = mr->domain;
@@ -108,12 +109,10 @@ int Close(fid* fid) {
   ForgetPending(mr);
   {
     client::MutexGuard guard(domain->keys_mutex);
-    const Mr::State& state = *mr->state;
-    const bool is_bound = state.endpoint != nullptr || state.read_counter != nullptr ||
-                          state.write_counter != nullptr;
-    if (is_bound) return -FI_EBUSY;
+    if (mr->state->endpoint != nullptr) return -FI_EBUSY;
   }
   Deregister(mr);
+  UnbindCounters(mr);
   RemoveDeviceRange(domain, mr->state->addr, mr->state->length);
   Leave(domain, mr);
   Destroy(domain, mr);
@@ -319,7 +318,8 @@ int LocalKey(const Domain* domain, uint32_t whole_process_lkey, const void* desc
   const auto bits = reinterpret_cast<uint64_t>(desc);
   constexpr uint64_t kUpperHalf = ~uint64_t{UINT32_MAX};
   if ((bits & kUpperHalf) != DescTag(domain)) return -FI_EINVAL;
-  *lkey = static_cast<uint32_t>(bits);
+  // Of a PD that is not the domain's the key is that of all memory.
+  *lkey = whole_process_lkey != 0 ? whole_process_lkey : static_cast<uint32_t>(bits);
   return 0;
 }
 

@@ -55,6 +55,7 @@ void ForgetPending(Mr* mr);
 // mr_bind.cc
 int BindMr(fid* fid, struct fid* to, uint64_t flags);
 int EnableMr(Mr* mr);
+void UnbindCounters(Mr* mr);  // it is deregistered
 // mr_raw.cc
 int RawAttr(const Mr* mr, const struct fi_mr_raw_attr* out);
 

@@ -40,8 +40,11 @@ int BindCounter(Mr* mr, Cntr* cntr, uint64_t flags) {
   if (error != 0) {
     state.read_counter = read;
     state.write_counter = write;
+    return error;
   }
-  return error;
+  if (state.read_counter != read) cntr->users.fetch_add(1);
+  if (state.write_counter != write) cntr->users.fetch_add(1);
+  return 0;
 }
 
 int BindEndpoint(Mr* mr, Endpoint* ep, uint64_t flags) {
@@ -111,15 +114,11 @@ void ForgetEndpoint(Endpoint* ep) {
   }
 }
 
-void ForgetCounter(Cntr* cntr) {
-  client::MutexGuard guard(cntr->domain->keys_mutex);
-  for (Mr* mr = cntr->domain->mrs; mr != nullptr; mr = mr->state->next) {
-    Mr::State& state = *mr->state;
-    if (state.read_counter != cntr && state.write_counter != cntr) continue;
-    if (state.read_counter == cntr) state.read_counter = nullptr;
-    if (state.write_counter == cntr) state.write_counter = nullptr;
-    TellCounters(mr);
-  }
+void UnbindCounters(Mr* mr) {
+  Mr::State& state = *mr->state;
+  if (state.read_counter != nullptr) state.read_counter->users.fetch_sub(1);
+  if (state.write_counter != nullptr) state.write_counter->users.fetch_sub(1);
+  state.read_counter = state.write_counter = nullptr;
 }
 
 }  // namespace verbena::fi

@@ -246,8 +246,7 @@ int ControlRawKeys(Domain* domain, int command, void* arg);
 // From fi_domain_bind with FI_REG_MR on; and when the domain is closed. -FI_ENOMEM; -FI_EMFILE.
 int StartReportingMrs(Domain* domain, Eq* eq);
 void StopReportingMrs(Domain* domain);
-// Whom regions may be bound to is closed: before the NIC's counter goes, before the PD goes.
-void ForgetCounter(Cntr* cntr);
+// Whom regions may be bound to is closed: before its PD goes.
 void ForgetEndpoint(Endpoint* ep);
 
 }  // namespace verbena::fi

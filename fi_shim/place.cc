@@ -136,6 +136,7 @@ int MakePlace(RdmEndpoint* ep) {
   request.pd = ep->pd;
   request.srq = ep->receives->srq.handle;
   request.recv_cq = ep->rx_hw->handle;
+  request.cookie = ReceiveIdOf(ep);
   const uint64_t caps = ep->info->caps;
   if ((caps & FI_REMOTE_WRITE) != 0) request.access_flags |= access::kRemoteWrite;
   if ((caps & FI_REMOTE_READ) != 0) request.access_flags |= access::kRemoteRead;

@@ -149,13 +149,16 @@ int Enable(Endpoint* base) {
   return 0;
 }
 
-// Completions of its receives that nobody has taken would lead to operations that are gone.
+// Completions of its receives that nobody has taken would lead to operations that are gone; those
+// of data that came with WRITEs to itself.
 void DropReceiveCompletions(RdmEndpoint* ep) {
-  if (ep->rx_hw == nullptr || ep->receives == nullptr || ep->receives->is_shared) return;
+  if (ep->rx_hw == nullptr || ep->receives == nullptr) return;
   Guard guard(ep->rx_hw->lock);
-  const ReceiveContext* receives = ep->receives;
-  ep->rx_hw->ring.Remove([receives](const shm::Cqe& cqe) {
-    return cqe.is_send == 0 && reinterpret_cast<Operation*>(cqe.wr_id)->receives == receives;
+  const ReceiveContext* own = ep->receives->is_shared ? nullptr : ep->receives;
+  ep->rx_hw->ring.Remove([ep, own](const shm::Cqe& cqe) {
+    if (cqe.is_send != 0) return false;
+    if (IsReceiveId(cqe.wr_id)) return cqe.wr_id == ReceiveIdOf(ep);
+    return own != nullptr && reinterpret_cast<Operation*>(cqe.wr_id)->receives == own;
   });
 }
 

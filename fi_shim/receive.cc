@@ -131,10 +131,8 @@ int InitReceives(ReceiveContext* receives, Endpoint* endpoint, size_t size, uint
   if (domain->threading == FI_THREAD_DOMAIN || domain->threading == FI_THREAD_COMPLETION) {
     receives->lock.Elide();
   }
-  const uint64_t cookie = endpoint != nullptr ? ReceiveIdOf(endpoint) : 0;
   const uint32_t max_sge = iov_limit + 1 + (has_grhs ? 1 : 0);
-  return CreateHwSrq(domain, receives->pd, cookie, static_cast<uint32_t>(size), max_sge,
-                     &receives->srq);
+  return CreateHwSrq(domain, receives->pd, static_cast<uint32_t>(size), max_sge, &receives->srq);
 }
 
 void DeinitReceives(ReceiveContext* receives) {
@@ -225,6 +223,7 @@ void MarkDone(HwCq* hw, const ReceiveContext* receives) {
   if (hw == nullptr) return;
   Guard guard(hw->lock);
   hw->ring.Remove([receives](const shm::Cqe& cqe) {
+    if (IsReceiveId(cqe.wr_id)) return false;
     auto* operation = reinterpret_cast<Operation*>(cqe.wr_id);
     if (cqe.is_send == 0 && operation->receives == receives) operation->is_done = true;
     return false;

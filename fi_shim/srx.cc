@@ -141,7 +141,7 @@ int ReserveShared(ReceiveContext* receives, HwCq* hw) {
   }
   auto* room = new (std::nothrow) SharedRoom{hw, 1, receives->rooms};
   if (room == nullptr) return -FI_ENOMEM;
-  const int error = Reserve(hw, static_cast<int64_t>(receives->operations.size()));
+  const int error = ReserveForReceives(hw, static_cast<int64_t>(receives->operations.size()));
   if (error != 0) {
     delete room;
     return error;

@@ -82,6 +82,8 @@ struct QpConfig {
   Qpn qpn;
   bool sq_sig_all = false;
   bool has_srq = false;
+  // A WRITE with immediate completes here without a receive (core/shm/rdm.h).
+  bool writes_take_no_receive = false;
   bool truncates = false;  // a SEND longer than its receive is cut off (core/shm/rdm.h)
   uint32_t max_send_wr = 0;
   uint32_t max_recv_wr = 0;

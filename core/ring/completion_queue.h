@@ -26,11 +26,7 @@ class CqProducer {
   // nothing was written.
   bool Push(const shm::Cqe& cqe) {
     if (producer_index_ - cached_consumer_ >= entries_) {
-      uint32_t claimed = memory_.LoadAcquire(offsetof(shm::CqHead, consumer));
-      // A claim to have polled entries not yet written, or fewer than before, is no progress.
-      if (claimed - cached_consumer_ <= producer_index_ - cached_consumer_) {
-        cached_consumer_ = claimed;
-      }
+      TakeConsumerIndex();
       if (producer_index_ - cached_consumer_ >= entries_) return false;
     }
     uint64_t offset = Offset(producer_index_);
@@ -39,6 +35,13 @@ class CqProducer {
     // Release: pairs with the acquire in CqConsumer::Peek.
     memory_.StoreRelease(offset + offsetof(shm::Cqe, valid), producer_index_);
     return true;
+  }
+  // As far as the consumer has told.
+  bool IsHalfFull() {
+    const uint32_t half = entries_ / 2;
+    if (producer_index_ - cached_consumer_ < half) return false;
+    TakeConsumerIndex();
+    return producer_index_ - cached_consumer_ >= half;
   }
   // Continues an empty ring at `index`, as the consumer's end must too.
   void StartAt(uint32_t index) {
@@ -51,10 +54,7 @@ class CqProducer {
   // Entries not yet polled, oldest first, copied into `bigger`, indices kept (ibv_resize_cq).
   // False: they do not fit.
   bool MoveTo(CqProducer& bigger) {
-    uint32_t claimed = memory_.LoadAcquire(offsetof(shm::CqHead, consumer));
-    if (claimed - cached_consumer_ <= producer_index_ - cached_consumer_) {
-      cached_consumer_ = claimed;
-    }
+    TakeConsumerIndex();
     if (producer_index_ - cached_consumer_ > bigger.entries_) return false;
     bigger.producer_index_ = bigger.cached_consumer_ = cached_consumer_;
     bigger.MarkUnwritten();
@@ -93,6 +93,14 @@ class CqProducer {
   void MarkUnwritten() {
     if (~producer_index_ >= entries_) return;
     memory_.StoreRelease(Offset(~0u) + offsetof(shm::Cqe, valid), 0u - entries_);
+  }
+
+  void TakeConsumerIndex() {
+    const uint32_t claimed = memory_.LoadAcquire(offsetof(shm::CqHead, consumer));
+    // A claim to have polled entries not yet written, or fewer than before, is no progress.
+    if (claimed - cached_consumer_ <= producer_index_ - cached_consumer_) {
+      cached_consumer_ = claimed;
+    }
   }
 
   RingMemory memory_;

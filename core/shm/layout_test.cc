@@ -17,7 +17,7 @@
 namespace verbena::shm {
 namespace {
 
-static_assert(kAbiVersion == 6, "the offsets below belong to this version");
+static_assert(kAbiVersion == 7, "the offsets below belong to this version");
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -34,7 +34,7 @@ static_assert(std::is_trivially_copyable_v<CmRequest> && std::is_trivially_copya
 static_assert(sizeof(CmRequest) == 304 && sizeof(CmReply) == 360 && sizeof(CmWelcome) == 16);
 
 static_assert(kIsPlain<RecvMark> && kIsPlain<RdmCounter>);
-static_assert(sizeof(CreatePlaceRequest) == 48 && sizeof(QuerySourceReply) == 32);
+static_assert(sizeof(CreatePlaceRequest) == 56 && sizeof(QuerySourceReply) == 32);
 static_assert(sizeof(RdmRequestData) == 36 && sizeof(RdmRejectData) == 4);
 static_assert(sizeof(RegMrRequest) == 440 && sizeof(CreateSrqRequest) == 40);
 

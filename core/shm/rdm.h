@@ -52,6 +52,13 @@ inline constexpr uint32_t kRecvMulti = 1u << 0;
 inline constexpr uint32_t kRecvDirected = 1u << 1;
 inline constexpr uint32_t kRecvKnown = kRecvMulti | kRecvDirected;
 
+// A WRITE with immediate takes no receive of a marked SRQ (RC): its completion (kRecvRdmaWithImm)
+// has for wr_id the cookie of its QP (CreateQpRequest), or by a lane that of the place.
+//
+// Neither these nor the messages of a kRecvMulti receive are bounded by what is posted. While the
+// receive CQ is half full, both are told to come again (RNR): the other half is for all else that
+// completes there.
+
 // With kSrqTruncates (command.h) a SEND longer than its receive fills it and is acknowledged as any
 // other: the receive completes with WcStatus kLocLenErr, VendorErr kTruncated, and byte_len of the
 // whole message; the QP goes on. Bytes placed are the receive's.
@@ -80,6 +87,7 @@ struct CancelRecvReply {
 //   kRegMr without: a region for local use (reply.rkey 0); remote rights are EINVAL.
 //   Memory windows and regions of device memory with remote rights: EOPNOTSUPP. Rereg to or from
 //     such a PD: EOPNOTSUPP.
+//   A lkey names memory by its address in the process, whatever iova peers count from.
 // kRegMrOwnKey in any other PD: EINVAL.
 //
 // kRegMrWholeProcess: the whole address space of the process, for local use (access: at most
@@ -132,6 +140,7 @@ struct CreatePlaceRequest {
   uint32_t lanes_max;  // 0: as many as the NIC allows. At the limit the lane unused longest goes
   uint32_t reserved;
   uint8_t token[kPlaceTokenBytes];
+  uint64_t cookie;  // wr_id of the completions of WRITEs with immediate
 };
 struct CreatePlaceReply {
   Handle place;

@@ -158,6 +158,10 @@ void DeviceCore::PushCompletion(DeviceQp& qp, transport::Completion& completion)
   Cq& cq = completion.is_send ? *qp.send_cq : *qp.recv_cq;
   if (!completion.is_send && completion.recv_ticket != 0) FinishReceive(qp, completion);
   shm::Cqe& cqe = completion.cqe;
+  const bool is_write = cqe.opcode == static_cast<uint8_t>(shm::WcOpcode::kRecvRdmaWithImm);
+  if (!completion.is_send && is_write && qp.config.writes_take_no_receive) {
+    cqe.wr_id = qp.place != nullptr ? qp.place->cookie : qp.cookie;
+  }
   cqe.qpn = qp.qpn.value;
   cqe.qp_handle = qp.place == nullptr ? qp.handle : 0;
   if (qp.place != nullptr) cqe.src_qpn = qp.source;

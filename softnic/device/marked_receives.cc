@@ -79,10 +79,10 @@ HeldReceive MarkedReceives::Take(uint64_t ticket, transport::RecvWork* out) {
     Withdraw(ticket, receive);
   }
   out->wr_id = receive.wr_id;
-  out->ticket = ticket;
+  out->ticket = next_part_;
   out->offset_bytes = static_cast<uint32_t>(receive.used_bytes);
   out->num_sge = Skip(receive.sges, receive.used_bytes, out->sge);
-  return {ticket, receive.used_bytes, 0, false};
+  return {next_part_++, ticket, receive.used_bytes, 0, false};
 }
 
 void MarkedReceives::Settle(HeldReceive* held, uint64_t bytes) {

@@ -25,7 +25,8 @@ namespace verbena::softnic {
 
 // A part of a receive that a QP's message has.
 struct HeldReceive {
-  uint64_t ticket = 0;
+  uint64_t part = 0;    // names it alone: empty messages begin where others do
+  uint64_t ticket = 0;  // of the receive
   uint64_t offset_bytes = 0;
   uint64_t taken_bytes = 0;
   bool is_settled = false;
@@ -50,7 +51,8 @@ class MarkedReceives {
   bool IsMulti(uint64_t ticket) const { return At(ticket).IsMulti(); }
   bool IsBusy(uint64_t ticket) const { return At(ticket).is_busy; }
 
-  // What is left of it; it is the message's. Precondition: Find found it, and it is not busy.
+  // What is left of it; it is the message's. RecvWork::ticket names the part. Precondition: Find
+  // found it, and it is not busy.
   HeldReceive Take(uint64_t ticket, transport::RecvWork* out);
   void Settle(HeldReceive* held, uint64_t bytes);
   // A message that was settled goes on: false if others came behind it meanwhile.
@@ -95,6 +97,7 @@ class MarkedReceives {
   void Erase(uint64_t ticket, const Receive& receive);
 
   uint64_t next_ticket_ = 1;
+  uint64_t next_part_ = 1;
   std::map<uint64_t, Receive> receives_;
   std::map<uint32_t, std::set<uint64_t>> available_;
   std::set<std::pair<uint64_t, uint64_t>> by_wr_id_;  // with the ticket

@@ -33,7 +33,8 @@ FetchResult DeviceQp::FetchMarked(transport::RecvWork& out) {
     ticket = receives.Find(source);
   }
   // Datagrams come with a GRH each, and have no room for it between messages.
-  const bool is_unfit = receives.IsMulti(ticket) && service() != Service::kRc;
+  const bool is_multi = receives.IsMulti(ticket);
+  const bool is_unfit = is_multi && (service() != Service::kRc || !HasRoomToTell());
   if (receives.IsBusy(ticket) || is_unfit) return FetchResult::kEmpty;
   HeldReceive part = receives.Take(ticket, &out);
   if (service() == Service::kRc) {
@@ -46,33 +47,35 @@ FetchResult DeviceQp::FetchMarked(transport::RecvWork& out) {
   return FetchResult::kOk;
 }
 
-HeldReceive* DeviceQp::FindHeld(uint64_t ticket, uint64_t offset_bytes) {
-  auto found = std::find_if(held.begin(), held.end(), [&](const HeldReceive& part) {
-    return part.ticket == ticket && part.offset_bytes == offset_bytes;
-  });
+// Half of the CQ is for what has room of its own there.
+bool DeviceQp::HasRoomToTell() { return !recv_cq->ring.IsHalfFull(); }
+
+HeldReceive* DeviceQp::FindHeld(uint64_t part) {
+  auto found = std::find_if(held.begin(), held.end(),
+                            [part](const HeldReceive& other) { return other.part == part; });
   VERBENA_CHECK(found != held.end());
   return &*found;
 }
 
-HeldReceive DeviceQp::TakeHeld(uint64_t ticket, uint64_t offset_bytes) {
-  HeldReceive* found = FindHeld(ticket, offset_bytes);
+HeldReceive DeviceQp::TakeHeld(uint64_t part_number) {
+  HeldReceive* found = FindHeld(part_number);
   HeldReceive part = *found;
   held.erase(held.begin() + (found - held.data()));
   return part;
 }
 
 void DeviceQp::SettleRecv(const transport::RecvWork& work, uint64_t bytes) {
-  HeldReceive* part = FindHeld(work.ticket, work.offset_bytes);
+  HeldReceive* part = FindHeld(work.ticket);
   if (!part->is_settled) srq->marked->Settle(part, bytes);
 }
 
 uint64_t DeviceQp::ReopenRecv(const transport::RecvWork& work) {
-  HeldReceive* part = FindHeld(work.ticket, work.offset_bytes);
+  HeldReceive* part = FindHeld(work.ticket);
   return srq->marked->Reopen(part) ? ~uint64_t{0} : part->taken_bytes;
 }
 
 void DeviceQp::ReturnRecv(const transport::RecvWork& work) {
-  device->ReturnReceive(*srq, *recv_cq, TakeHeld(work.ticket, work.offset_bytes));
+  device->ReturnReceive(*srq, *recv_cq, TakeHeld(work.ticket));
 }
 
 void DeviceQp::OnPeerAccess(bool is_write, transport::MemoryId memory) {
@@ -85,7 +88,7 @@ void DeviceQp::OnPeerAccess(bool is_write, transport::MemoryId memory) {
 void DeviceCore::FinishReceive(DeviceQp& qp, transport::Completion& completion) {
   qp.last_used = now_;
   shm::Cqe& cqe = completion.cqe;
-  const HeldReceive part = qp.TakeHeld(completion.recv_ticket, cqe.recv_offset_bytes);
+  const HeldReceive part = qp.TakeHeld(completion.recv_ticket);
   const bool is_cut = cqe.vendor_err == static_cast<uint32_t>(shm::VendorErr::kTruncated);
   const bool has_failed = cqe.status != static_cast<uint8_t>(WcStatus::kSuccess) && !is_cut;
   if (qp.srq->marked->Finish(part, has_failed) == MarkedReceives::After::kStays) return;

@@ -100,6 +100,30 @@ TEST_F(MarkedSrq, AReceiveHoldsMessagesOneBehindTheOther) {
   EXPECT_NE(world.dma.moved_now, 0u);
 }
 
+// Empty messages begin where the next one does, and where that ends none is mixed up.
+TEST_F(MarkedSrq, ManyMessagesAtOnceEmptyOnesAmongThem) {
+  PostRecv(1, 0, 1'000, MarkOf(shm::kRecvMulti, 100));
+  const uint32_t lengths[] = {0, 0, 500, 0, 0, 450};
+  world.dma.is_held = true;
+  uint32_t from = 0;
+  for (uint32_t length : lengths) {
+    Send(0, from, length);
+    from += length;
+  }
+  world.device->Run(world.now, 64);
+  world.dma.is_held = false;
+  world.Settle();
+  std::vector<Wc> wcs = b.PollAll(cq_b);
+  ASSERT_EQ(wcs.size(), 6u);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(wcs[i].byte_len, lengths[i]);
+    EXPECT_EQ(wcs[i].recv_offset, i < 3 ? 0u : 500u);
+    EXPECT_EQ(IsReleased(wcs[i]), i == 5);
+  }
+  EXPECT_TRUE(Holds(0, 0, 950));
+  EXPECT_EQ(SlotsInUse(), 0u);
+}
+
 // The last message to complete releases, be it not the last one that came.
 TEST_F(MarkedSrq, ItIsReleasedWhenNothingIsWrittenToItAnyMore) {
   PostRecv(1, 0, 600, MarkOf(shm::kRecvMulti, 100));
@@ -298,6 +322,72 @@ TEST_F(MarkedSrq, AMarkThatMeansNothingIsALie) {
   shm::CancelRecvReply reply;
   EXPECT_EQ(b.Execute(CommandOp::kCancelRecv, request, &reply), EINVAL);
   EXPECT_EQ(b.TakeAsyncEvents().size(), 1u);
+}
+
+TEST_F(MarkedSrq, AWriteWithImmediateTakesNoReceive) {
+  TestMr target;
+  ASSERT_EQ(b.RegMr(b.pd, memory_b, 1'000, access::kLocalWrite | access::kRemoteWrite, &target), 0);
+  for (bool in_one_step : {false, true}) {
+    world.dma.moves_now = in_one_step;
+    for (uint32_t length : {0u, 8u, 900u}) {
+      shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWriteWithImm, 1);
+      wqe.remote_addr = reinterpret_cast<uint64_t>(memory_b);
+      wqe.rkey = target.rkey;
+      wqe.imm_or_rkey = 77 + length;
+      a.Post(qp_a[0], wqe, {SgeOf(memory_a, length, mr_a.lkey)});
+      world.Settle();
+      const Wc wc = b.Poll(cq_b).value_or(Wc{});
+      EXPECT_EQ(wc.status, WcStatus::kSuccess);
+      EXPECT_EQ(wc.opcode, shm::WcOpcode::kRecvRdmaWithImm);
+      EXPECT_EQ(wc.wr_id, 0xabcu);  // the QP's cookie
+      EXPECT_EQ(wc.imm, 77 + length);
+      EXPECT_EQ(wc.byte_len, length);
+      EXPECT_NE(wc.flags & shm::kWcWithImm, 0);
+      EXPECT_EQ(a.PollAll(cq_a).size(), 1u);
+    }
+  }
+  // One that is posted stays for a message.
+  PostRecv(5, 2'000, 100);
+  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWriteWithImm, 1);
+  wqe.remote_addr = reinterpret_cast<uint64_t>(memory_b);
+  wqe.rkey = target.rkey;
+  a.Post(qp_a[0], wqe, {SgeOf(memory_a, 10, mr_a.lkey)});
+  Send(0, 0, 20);
+  world.Settle();
+  std::vector<Wc> wcs = b.PollAll(cq_b);
+  ASSERT_EQ(wcs.size(), 2u);
+  EXPECT_EQ(wcs[1].wr_id, 5u);
+}
+
+// More than the CQ holds, of one receive and of none: its second half stays free.
+TEST_F(MarkedSrq, WhatNoReceivesBoundDoesNotOverrunTheCq) {
+  TestMr target;
+  ASSERT_EQ(b.RegMr(b.pd, memory_b, 1'000, access::kLocalWrite | access::kRemoteWrite, &target), 0);
+  for (bool in_one_step : {false, true}) {
+    world.dma.moves_now = in_one_step;
+    PostRecv(1, 0, 1'000, MarkOf(shm::kRecvMulti, 1));
+    constexpr int kEach = 30;
+    std::vector<Wc> wcs;
+    for (int i = 0; i < kEach; ++i) {
+      Send(0, 0, 10);
+      shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWriteWithImm, 1);
+      wqe.remote_addr = reinterpret_cast<uint64_t>(memory_b) + 990;
+      wqe.rkey = target.rkey;
+      a.Post(qp_a[1], wqe, {SgeOf(memory_a, 10, mr_a.lkey)});
+      world.Settle();
+      a.PollAll(cq_a);
+    }
+    for (const Wc& wc : b.PollAll(cq_b)) wcs.push_back(wc);
+    EXPECT_EQ(wcs.size(), 32u);
+    world.RunUntil([&] {
+      for (const Wc& wc : b.PollAll(cq_b)) wcs.push_back(wc);
+      return wcs.size() == 2 * kEach;
+    });
+    ASSERT_EQ(wcs.size(), 2u * kEach);
+    for (const Wc& wc : wcs) EXPECT_EQ(wc.status, WcStatus::kSuccess);
+    EXPECT_TRUE(b.TakeAsyncEvents().empty());
+    EXPECT_TRUE(Cancel(1));
+  }
 }
 
 TEST_F(MarkedSrq, DatagramsTakeMarkedReceivesAndAreCutOff) {

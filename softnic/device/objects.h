@@ -119,6 +119,9 @@ struct Mr {
     return start >= iova && bytes <= length && start - iova <= length - bytes;
   }
   uint64_t ToProcess(uint64_t start) const { return addr + (start - iova); }
+  // How work requests of its own process name it by the lkey: a region with an own key by its
+  // address there, whatever peers count from.
+  uint64_t LocalBase() const { return has_own_key ? addr : iova; }
 };
 
 // A memory window. Type 1 is of its PD; type 2 (2B) belongs, while it is bound, to a QP as well.
@@ -237,6 +240,7 @@ struct Place {
   uint32_t access_flags = 0;
   uint32_t lanes_max = 0;
   PlaceToken token{};
+  uint64_t cookie = 0;
   PeerCounters counters;
   Sources sources;
   std::map<LaneId, DeviceQp*> lanes;

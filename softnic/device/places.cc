@@ -73,6 +73,7 @@ int DeviceCore::CreatePlace(Command& command) {
   place->session = &session;
   place->token = token;
   place->access_flags = request.access_flags;
+  place->cookie = request.cookie;
   place->lanes_max = request.lanes_max != 0 ? request.lanes_max : kLanesPerPlace;
   place->handle = session.places.Insert(std::move(owned));
   ++place->pd->users;
@@ -187,6 +188,7 @@ DeviceQp* DeviceCore::NewLane(Place& place) {
   config.service = Service::kRc;
   config.has_srq = true;
   config.truncates = place.srq->truncates;
+  config.writes_take_no_receive = true;
   config.max_send_wr = config.max_send_sge = 1;  // as little as can be
   config.max_recv_sge = place.srq->max_sge;
   SetNicLimits(nic, &config);

@@ -31,6 +31,8 @@ shm::Sge MarkOf(uint32_t flags, uint32_t min_free_bytes = 0, uint32_t source = 0
 
 class Places : public ::testing::Test {
  protected:
+  static constexpr uint64_t kCookie = 0x5e9;
+
   // A peer's QP and its lane.
   struct Peer {
     TestClient* client = nullptr;
@@ -60,6 +62,7 @@ class Places : public ::testing::Test {
     request.recv_cq = cq_b.handle;
     request.access_flags = access::kRemoteWrite | access::kRemoteRead;
     request.token[3] = token;
+    request.cookie = kCookie;
     return request;
   }
   int MakePlace(uint32_t lanes_max = 0) {
@@ -145,6 +148,28 @@ TEST_F(Places, MessagesComeByLanesAndTellTheirSource) {
   EXPECT_EQ(reply.lanes, 1u);
   EXPECT_EQ(Query(99, &reply), ENOENT);
   EXPECT_EQ(a.PollAll(cq_a).size(), 3u);
+}
+
+TEST_F(Places, AWriteWithImmediateIsTheEndpoints) {
+  shm::RegMrRequest region{};
+  region.pd = b.pd;
+  region.access = access::kLocalWrite | access::kRemoteWrite;
+  region.addr = region.iova = reinterpret_cast<uint64_t>(memory_b);
+  region.length = 64;
+  region.flags = shm::kRegMrOwnKey;
+  region.own_key = 4;
+  shm::RegMrReply reply;
+  ASSERT_EQ(b.Execute(CommandOp::kRegMr, region, &reply), 0);
+  Peer peer = ConnectPeer(1'000);
+  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWriteWithImm, 1);
+  wqe.remote_addr = region.addr;
+  wqe.rkey = 4;
+  a.Post(peer.qp, wqe, {SgeOf(memory_a, 8, mr_a.lkey)});
+  world.Settle();
+  const Wc wc = b.Poll(cq_b).value_or(Wc{});
+  EXPECT_EQ(wc.opcode, shm::WcOpcode::kRecvRdmaWithImm);
+  EXPECT_EQ(wc.wr_id, kCookie);
+  EXPECT_EQ(wc.src_qpn, Name(At(0, 1'000)));
 }
 
 TEST_F(Places, ADirectedReceiveIsForItsSourceAlone) {

@@ -105,9 +105,10 @@ KeyFault DeviceQp::CheckLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t ac
     if (mr == nullptr || mr->is_invalidated) return VendorErr::kBadLKey;
     if (mr->pd != pd) return VendorErr::kLKeyOtherPd;
     const bool is_null = mr->memory == kNullMemory;
-    if (!is_null && !mr->Contains(sge[i].addr, sge[i].length)) return VendorErr::kLKeyBounds;
+    const uint64_t start = sge[i].addr - mr->LocalBase() + mr->iova;
+    if (!is_null && !mr->Contains(start, sge[i].length)) return VendorErr::kLKeyBounds;
     if ((mr->access & access_needed) != access_needed) return VendorErr::kLKeyAccess;
-    out[count++] = {mr->memory, sge[i].length, mr->ToProcess(sge[i].addr)};
+    out[count++] = {mr->memory, sge[i].length, mr->ToProcess(start)};
   }
   *out_count = count;
   return VendorErr::kNone;

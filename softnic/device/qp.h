@@ -55,6 +55,7 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   transport::FetchResult FetchRecv(transport::RecvWork& out) override;
   void ReleaseSend(uint32_t wqes) override;
   void ReleaseRecv(uint32_t wqes) override;
+  bool HasRoomToTell() override;
   void SettleRecv(const transport::RecvWork& work, uint64_t bytes) override;
   uint64_t ReopenRecv(const transport::RecvWork& work) override;
   void ReturnRecv(const transport::RecvWork& work) override;
@@ -75,7 +76,7 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   // Whether what peers do to memory is counted anywhere.
   bool CountsPeers() const { return counters.IsAny() || pd->counted_regions != 0; }
   // Ends a part of a receive that a completion is of, or was to be. Precondition: it has it.
-  HeldReceive TakeHeld(uint64_t ticket, uint64_t offset_bytes);
+  HeldReceive TakeHeld(uint64_t part_number);
 
   // Where receive WQEs come from: the SRQ's, if there is one.
   WorkQueueConsumer& receive_ring() { return srq != nullptr ? srq->ring : recv_ring; }
@@ -178,7 +179,7 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   transport::FetchResult FetchFromRing(WorkQueueConsumer& ring, uint32_t max_sge,
                                        transport::RecvWork& out);
   transport::FetchResult FetchMarked(transport::RecvWork& out);
-  HeldReceive* FindHeld(uint64_t ticket, uint64_t offset_bytes);
+  HeldReceive* FindHeld(uint64_t part);
   const Mr* FindRegion(RKey rkey) const;
   // Nothing is available; more may be fetched from the program's memory, and is on its way then.
   transport::FetchResult Stage(EntryQueue queue);

@@ -88,6 +88,7 @@ int DeviceCore::CreateQp(Command& command) {
   config.sq_sig_all = request.sq_sig_all != 0;
   config.has_srq = qp->srq != nullptr;
   config.truncates = config.has_srq && qp->srq->truncates;
+  config.writes_take_no_receive = config.has_srq && qp->srq->marked != nullptr;
   // Depths are reported as what the ring holds: at least what was asked for.
   config.max_send_wr = WorkQueueEntries(request.max_send_wr);
   config.max_recv_wr = config.has_srq ? 0 : WorkQueueEntries(request.max_recv_wr);

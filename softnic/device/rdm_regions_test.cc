@@ -133,6 +133,37 @@ TEST_F(RdmRegions, WhatMakesNoSenseIsRefused) {
   EXPECT_EQ(b.Execute(CommandOp::kReregMr, rereg, &reply), EOPNOTSUPP);
 }
 
+TEST_F(RdmRegions, LkeysNameMemoryByItsAddressWhateverPeersCountFrom) {
+  shm::RegMrRequest request = Region(b.pd, memory_b, 64, kAll | access::kZeroBased);
+  request.flags = shm::kRegMrOwnKey;
+  request.own_key = 4;
+  shm::RegMrReply reply;
+  ASSERT_EQ(b.Execute(CommandOp::kRegMr, request, &reply), 0);
+  b.PostRecv(qp_b, 1, {SgeOf(memory_b, 8, reply.lkey)});
+  a.Post(qp_a, MakeWqe(shm::WrOpcode::kSend, 1), {SgeOf(memory_a, 8, mr_a.lkey)});
+  EXPECT_TRUE(world.RunUntil([&] { return cq_b.ring.Peek() != nullptr; }));
+  EXPECT_EQ(b.Poll(cq_b)->status, WcStatus::kSuccess);
+  a.PollAll(cq_a);
+  b.PostRecv(qp_b, 2, {SgeOf(memory_b + 60, 8, reply.lkey)});  // beyond it
+  a.Post(qp_a, MakeWqe(shm::WrOpcode::kSend, 2), {SgeOf(memory_a, 8, mr_a.lkey)});
+  EXPECT_TRUE(world.RunUntil([&] { return cq_b.ring.Peek() != nullptr; }));
+  EXPECT_EQ(b.Poll(cq_b)->status, WcStatus::kLocProtErr);
+}
+
+TEST_F(RdmRegions, OwnKeysStayWhenTheirRegionIsRegisteredAgain) {
+  TestMr mr;
+  ASSERT_EQ(RegOwn(12, &mr), 0);
+  shm::ReregMrRequest rereg{};
+  rereg.mr = mr.handle;
+  rereg.changes = shm::kReregTranslation;
+  rereg.region = Region(b.pd, memory_b, 16, kAll);
+  shm::RegMrReply reply;
+  ASSERT_EQ(b.Execute(CommandOp::kReregMr, rereg, &reply), 0);
+  EXPECT_EQ(reply.rkey, 12u);
+  EXPECT_EQ(Do(shm::WrOpcode::kRdmaWrite, 12, 16), WcStatus::kSuccess);
+  EXPECT_EQ(Do(shm::WrOpcode::kRdmaWrite, 12, 17), WcStatus::kRemAccessErr);
+}
+
 TEST_F(RdmRegions, InvalidationByAPeerIsNotForThem) {
   TestMr mr;
   ASSERT_EQ(RegOwn(9, &mr), 0);

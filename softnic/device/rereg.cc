@@ -34,7 +34,8 @@ int DeviceCore::ReregMr(Command& command) {
   Pd* pd = mr->pd;
   if ((changes & shm::kReregPd) != 0) pd = session.pds.Find(wanted.pd);
   if (pd == nullptr) return EINVAL;
-  if (pd->own_keys != nullptr || mr->pd->own_keys != nullptr) return EOPNOTSUPP;
+  // Own keys stay where they are.
+  if (pd != mr->pd && (pd->own_keys != nullptr || mr->pd->own_keys != nullptr)) return EOPNOTSUPP;
   if (IsWholeProcess(*mr)) return EOPNOTSUPP;
   const uint32_t bits = (changes & shm::kReregAccess) != 0 ? wanted.access : mr->access;
   if (int error = CheckAccess(bits); error != 0) return error;
@@ -48,7 +49,8 @@ int DeviceCore::ReregMr(Command& command) {
     RegionSpec spec = {wanted.addr, wanted.length, wanted.payload, wanted.pieces,
                        wanted.piece_count};
     spec.must_be_assisted = (wanted.flags & shm::kRegMrAssisted) != 0;
-    error = (wanted.flags & ~kRegionBackendFlags) != 0 ? EINVAL : CheckRange(wanted, iova);
+    constexpr uint32_t kKnown = kRegionBackendFlags | shm::kRegMrUnprobed;
+    error = (wanted.flags & ~kKnown) != 0 ? EINVAL : CheckRange(wanted, iova);
     if (error == 0) error = dma_->AddRegion(session.id, spec, &memory);
   } else {
     error = dma_->CopyRegion(mr->memory, &memory);
@@ -56,6 +58,7 @@ int DeviceCore::ReregMr(Command& command) {
   if (error != 0) return error;
 
   const transport::MemoryId old = mr->memory;
+  if (counted_regions_.erase(old) != 0) counted_regions_[memory] = mr;
   region_owners_.erase(old);
   region_owners_[memory] = session.shared->id;
   --mr->pd->users;
@@ -66,7 +69,8 @@ int DeviceCore::ReregMr(Command& command) {
   mr->addr = addr;
   mr->iova = iova;
   if (moves) mr->length = wanted.length;
-  command.Reply(shm::RegMrReply{mr->handle, mr->key, mr->key, 0});
+  const uint32_t rkey = mr->has_own_key ? mr->own_key : mr->key;
+  command.Reply(shm::RegMrReply{mr->handle, mr->key, rkey, 0});
   FinishAfterFence(command, {{old}, {}});
   return 0;
 }

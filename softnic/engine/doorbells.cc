@@ -39,7 +39,7 @@ bool NamesMemory(const shm::CommandRequest& request, shm::RegMrRequest* out) {
   shm::ReregMrRequest rereg;
   std::memcpy(&rereg, request.payload, sizeof(rereg));
   *out = rereg.region;
-  return (rereg.changes & shm::kReregTranslation) != 0;
+  return (rereg.changes & shm::kReregTranslation) != 0 && (out->flags & shm::kRegMrUnprobed) == 0;
 }
 
 }  // namespace

@@ -84,6 +84,7 @@ bool Responder::TakesDirect(Psn psn, const SendRecord& rec) {
   if (!is_idle) return false;
   if (!IsSend(rec) && (attributes_->access_flags() & access::kRemoteWrite) == 0) return false;
   if (!rec.TakesReceive()) return true;
+  if (!IsSend(rec) && config_.writes_take_no_receive) return host_->HasRoomToTell();
   if (EnsureReceive() != ResponderFault::kNone) return false;
   return !IsSend(rec) || rec.length <= ReceiveRoomBytes();
 }
@@ -100,6 +101,7 @@ void Responder::EndDirect(const SendRecord& rec) {
   if (has_imm) op.wc_flags |= shm::kWcWithImm;
   op.imm_or_rkey = rec.imm_or_rkey;
   op.solicited = (rec.flags & shm::kSendSolicited) != 0;
+  if (!IsSend(rec) && config_.writes_take_no_receive) return PushWriteCompletion(op);
   if (NextReceive().ticket != 0) host_->SettleRecv(NextReceive(), IsSend(rec) ? rec.length : 0);
   PushReceiveCompletion(op, WcStatus::kSuccess, shm::VendorErr::kNone);
 }

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "core/base/prefetch.h"
 #include "core/base/huge_page_pool.h"
+#include "core/base/prefetch.h"
 #include "transport/qp_attributes.h"
 #include "transport/qp_host.h"
 #include "transport/qp_transport.h"

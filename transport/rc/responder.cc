@@ -147,6 +147,9 @@ ResponderFault Responder::CheckResource(const Pdu& pdu, const OpcodeInfo& info) 
                : ResponderFault::kNone;
   }
   if (!info.is_send && !info.has_imm) return ResponderFault::kNone;
+  if (!info.is_send && config_.writes_take_no_receive) {
+    return host_->HasRoomToTell() ? ResponderFault::kNone : ResponderFault::kNoReceiveWqe;
+  }
   ResponderFault fault = EnsureReceive();
   if (fault != ResponderFault::kNone) return fault;
   check_took_receive_ = true;
@@ -315,7 +318,8 @@ void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op)
   if (info.is_last) {
     op.ends_message = true;
     op.bytes = so_far;
-    op.takes_receive = info.is_send || info.has_imm;
+    op.takes_receive = info.is_send || (info.has_imm && !config_.writes_take_no_receive);
+    op.tells_write = info.has_imm && !op.takes_receive;
     op.wc_opcode = info.is_send ? WcOpcode::kRecv : WcOpcode::kRecvRdmaWithImm;
     // A GRH is always there on RoCE, and rxe says so on connected services too.
     op.wc_flags = shm::kWcGrh;

@@ -113,6 +113,7 @@ class Responder {
     bool ends_message = false;
     bool is_send = false;
     bool takes_receive = false;
+    bool tells_write = false;  // completes without a receive
     bool invalidates = false;
     bool solicited = false;
     shm::WcOpcode wc_opcode = shm::WcOpcode::kRecv;
@@ -189,6 +190,7 @@ class Responder {
   bool TakeKeyAway(Op& op);
   void Finish(Op& op);
   void ApplyFault(const Op& op);
+  void PushWriteCompletion(const Op& op);
   void PushReceiveCompletion(const Op& op, WcStatus status, shm::VendorErr why);
   void BuildReadResponse(Op& op, Pdu& out);
   void BuildHeader(Opcode opcode, Psn psn, Pdu& out) const;

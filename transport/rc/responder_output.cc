@@ -59,6 +59,7 @@ void Responder::Finish(Op& op) {
   nak_due_ = false;  // a gap before this is filled
   if (op.ends_message) msn_ = Msn((msn_.value + 1) & Psn::kMask);
   if (op.ends_message && !op.is_send) host_->OnPeerAccess(/*is_write=*/true, op.written_memory);
+  if (op.tells_write) PushWriteCompletion(op);
   if (op.takes_receive) {
     const bool is_cut = op.vendor_err == VendorErr::kTruncated;
     PushReceiveCompletion(op, is_cut ? WcStatus::kLocLenErr : WcStatus::kSuccess, op.vendor_err);
@@ -78,6 +79,17 @@ void Responder::ApplyFault(const Op& op) {
   if (told) PushReceiveCompletion(op, row.cqe_status, op.vendor_err);
   has_failure_ = true;
   failure_ = {row.has_event && !told, row.event};
+}
+
+// Whose it is, its host says.
+void Responder::PushWriteCompletion(const Op& op) {
+  ReceiveCompletion& out = completions_.PushBack();
+  out = {};
+  out.bytes = op.bytes;
+  out.imm_or_rkey = op.imm_or_rkey;
+  out.wc_flags = op.wc_flags;
+  out.wc_opcode = op.wc_opcode;
+  out.solicited = op.solicited;
 }
 
 void Responder::PushReceiveCompletion(const Op& op, WcStatus status, VendorErr why) {

@@ -10,12 +10,12 @@
 #include <cstring>
 #include <memory>
 
+#include "core/base/huge_page_pool.h"
 #include "core/base/prefetch.h"
 #include "core/base/psn.h"
 #include "core/base/types.h"
 #include "core/shm/attach.h"
 #include "core/shm/layout.h"
-#include "core/base/huge_page_pool.h"
 #include "transport/pdu.h"
 #include "transport/qp_host.h"
 #include "transport/rc/requester_events.h"
