@@ -123,28 +123,30 @@ def layered_is_listed(case):
     check(f"provider: {LAYERED}" in text and "FI_EP_RDM" in text, f"fi_info says:\n{text}")
 
 
-# What follows has no cases yet: it waits for endpoints that can be opened.
-
 # --- fi_pingpong ----------------------------------------------------------------------------------
 
 
-def pingpong_argv(provider, endpoint, size, port):
-    return ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", "100", "-S", size, "-P", port]
+def pingpong_argv(provider, endpoint, size):
+    # -c: every byte is compared.
+    return ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", "100", "-S", size, "-c"]
 
 
-def run_pingpong(case, pair, provider, endpoint, sizes, limit_s):
+def run_pingpong(case, pair, provider, endpoint, sizes, limit_s, excluded):
+    settings = {"FI_PROVIDER_PATH": PROVIDER, **QUIET}
+    if excluded:
+        settings["FI_PROVIDER"] = excluded
     for size in sizes.split(","):
         port = free_port()
-        common = ["env", f"FI_PROVIDER_PATH={PROVIDER}", *(f"{k}={v}" for k, v in QUIET.items())]
-        # -c: every byte is compared.
-        argv = [*common, *pingpong_argv(provider, endpoint, size, port), "-c"]
-        _, client = run_pair(case, pair, argv, [*argv, pair.server.address], port, limit_s)
+        common = ["env", *(f"{name}={value}" for name, value in settings.items())]
+        argv = [*common, *pingpong_argv(provider, endpoint, size)]
+        _, client = run_pair(case, pair, [*argv, "-B", port],
+                             [*argv, "-P", port, pair.server.address], port, limit_s)
         check(re.search(r"^\s*\S+\s+100\s", client.out, re.M), f"no figures:\n{client.tail(20)}")
     moved = pair.client.instance.status()["engine"]["send_wqes"]
     check(moved > 100, f"the NIC carried out {moved} WQEs only")
 
 
-def pingpong(provider, endpoint, sizes, where=None):
+def pingpong(provider, endpoint, sizes, where=None, excluded=""):
     def case_function(case):
         if where == "two hosts":
             pair = two_hosts(case, MTU, IPV4)
@@ -154,7 +156,7 @@ def pingpong(provider, endpoint, sizes, where=None):
             pair = pair_on(left, right, IPV4)
         else:
             pair = Pair.beside(case.instance())
-        run_pingpong(case, pair, provider, endpoint, sizes, 40)
+        run_pingpong(case, pair, provider, endpoint, sizes, 40, excluded)
     return case_function
 
 
@@ -211,10 +213,30 @@ def mpi_on_two_hosts(arguments, limit_s, loses):
 
 
 def cases(thorough):
-    return [
+    # RDM by its name alone is ofi_rxm over MSG: libfabric lists that first.
+    kinds = [("verbena", "msg", SIZES), ("verbena", "rdm", SIZES), ("verbena", "dgram", DATAGRAM_SIZES)]
+    mpi = {name: words[thorough] for name, words in ucx.PROGRAMS.items() if name != "windows"}
+    specs = [
         Spec("the suite judges a provider that is known", suite_judges, 90),
         Spec("fi_info shows what there is", fi_info, 40),
         Spec("fi_info by verbena run", fi_info_by_run, 40),
         Spec("rxm layers itself over it", layered_is_listed, 40),
         *(Spec(f"promises, {endpoint}", conformance(endpoint, 580), 600) for endpoint in ENDPOINTS),
+        *(Spec(f"fi_pingpong {endpoint}", pingpong(provider, endpoint, sizes), 150)
+          for provider, endpoint, sizes in kinds),
+        Spec("fi_pingpong rdm, not by rxm", pingpong("verbena", "rdm", SIZES, excluded="^ofi_rxm,ofi_rxd"),
+             150),
+        Spec(f"openmpi over {LAYERED}", mpi_here(mpi, 180), 360),
+        Spec("fi_pingpong msg, two hosts", pingpong("verbena", "msg", SIZES, "two hosts"), 150),
+    ]
+    if not thorough:
+        return specs
+    return specs + [
+        Spec("fi_pingpong rdm, two hosts", pingpong("verbena", "rdm", SIZES, "two hosts"), 150),
+        Spec("fi_pingpong dgram, two hosts",
+             pingpong("verbena", "dgram", DATAGRAM_SIZES, "two hosts"), 150),
+        Spec("fi_pingpong msg, 1 % loss", pingpong("verbena", "msg", SIZES, "1 % loss"), 150),
+        Spec("fi_pingpong rdm, 1 % loss", pingpong("verbena", "rdm", SIZES, "1 % loss"), 150),
+        Spec(f"openmpi over {LAYERED}, two hosts", mpi_on_two_hosts(mpi, 600, False), 1200),
+        Spec(f"openmpi over {LAYERED}, 1 % loss", mpi_on_two_hosts(mpi, 600, True), 1200),
     ]
