@@ -147,10 +147,11 @@ const CmNic* CmAddressBook::FirstUp() const {
   return nics_.empty() ? nullptr : &nics_.front();
 }
 
-// All NICs have networks, and none has this address.
+// All NICs have networks, and none has this address. Others of 127/8 may be NICs of other
+// instances.
 bool CmAddressBook::IsOpenLoopback(const CmAddress& address) const {
   const Gid gid = GidOf(address);
-  return (IsLoopbackNet(address) || IsSameHost(address, LoopbackOf(AF_INET6))) &&
+  return IsSameHost(address, LoopbackOf(address.family)) &&
          std::none_of(nics_.begin(), nics_.end(), [&gid](const CmNic& nic) {
            return nic.is_local_only ||
                   std::find(nic.gids.begin(), nic.gids.end(), gid) != nic.gids.end();
@@ -171,7 +172,7 @@ int CmAddressBook::FindLocal(const CmAddress& address, CmPlace* out) const {
     return 0;
   }
   const bool is_open = IsOpenLoopback(address);
-  const bool is_hosts = is_open || IsSameHost(address, LoopbackOf(address.family)) ||
+  const bool is_hosts = IsSameHost(address, LoopbackOf(address.family)) ||
                         std::any_of(host_addresses_.begin(), host_addresses_.end(),
                                     [&](const CmAddress& own) { return IsSameHost(own, address); });
   if (!is_hosts) return EADDRNOTAVAIL;

@@ -50,8 +50,8 @@ class CmAddressBook {
   // 0 if the NIC has it no more.
   uint8_t GidIndexOf(const CmPlace& place) const;
 
-  // Whether who binds to it is bound to no NIC: a wildcard, and as with Linux (cma_any_addr) a
-  // loopback address where no NIC stands for loopback.
+  // Whether who binds to it is bound to no NIC: a wildcard, and as with Linux (cma_any_addr)
+  // 127.0.0.1 or ::1 where no NIC stands for loopback.
   bool IsAny(const shm::CmAddress& address) const;
   // Whose address it is. EADDRNOTAVAIL: not one of this host; ENODEV: no NIC's; EINVAL: link-local
   // without a scope.
