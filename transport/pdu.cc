@@ -54,9 +54,11 @@ constexpr OpcodeInfo Row(const char* name, uint8_t services, uint32_t traits) {
   return info;
 }
 
+}  // namespace
+
 // Indexed by opcode; a row without a name is a reserved value.  Spec: IBTA 9.2.1, OpCode table;
 // annex A19 (memory placement extensions).
-constexpr std::array<OpcodeInfo, 0x1e> kOpcodes = {
+constinit const std::array<OpcodeInfo, 0x1e> internal::kOpcodes = {
     Row("SEND_FIRST", kRc | kUc, kRequest | kSend | kFirst),
     Row("SEND_MIDDLE", kRc | kUc, kRequest | kSend | kMiddle),
     Row("SEND_LAST", kRc | kUc, kRequest | kSend | kLast),
@@ -88,14 +90,6 @@ constexpr std::array<OpcodeInfo, 0x1e> kOpcodes = {
     Row("FLUSH", kRc, kRequest | kOnly | kFlush | kFeth | kReth),
     Row("ATOMIC_WRITE", kRc, kRequest | kOnly | kAtomicWrite | kReth),
 };
-
-}  // namespace
-
-const OpcodeInfo* LookUpOpcode(Opcode opcode) {
-  auto index = static_cast<size_t>(opcode);
-  if (index >= kOpcodes.size() || kOpcodes[index].name == nullptr) return nullptr;
-  return &kOpcodes[index];
-}
 
 Opcode SegmentOpcode(Opcode opcode, bool is_first, bool is_last) {
   const OpcodeInfo& info = *LookUpOpcode(opcode);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -174,8 +175,16 @@ struct OpcodeInfo {
   bool has_feth, has_reth, has_atomic_eth, has_aeth, has_imm, has_ieth;
   uint8_t services;  // bit 1 << Service
 };
+namespace internal {
+extern const std::array<OpcodeInfo, 0x1e> kOpcodes;
+}
 // nullptr for values that are no opcode.
-const OpcodeInfo* LookUpOpcode(Opcode opcode);
+inline const OpcodeInfo* LookUpOpcode(Opcode opcode) {
+  const auto index = static_cast<size_t>(opcode);
+  if (index >= internal::kOpcodes.size()) return nullptr;
+  const OpcodeInfo& info = internal::kOpcodes[index];
+  return info.name != nullptr ? &info : nullptr;
+}
 
 // The opcode of one packet of the PDU's several: its first one, its last one, or one between.
 // Precondition: a PDU of a SEND, a WRITE or a READ response; not both is_first and is_last.

@@ -85,6 +85,8 @@ class QpHost {
  public:
   virtual ~QpHost() = default;
 
+  // False: FetchSend would find nothing, as far as can be told at once.
+  virtual bool HasSend() { return true; }
   // Takes the next posted WQE out of the SQ. The counts in it (num_sge, inline_bytes) are already
   // checked against the QP's limits: kInvalid otherwise.
   virtual FetchResult FetchSend(SendWork& out) = 0;

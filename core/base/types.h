@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <compare>
 #include <cstdint>
 #include <cstring>
@@ -34,6 +35,11 @@ struct Gid {
   std::array<uint8_t, 16> raw{};
 
   friend constexpr auto operator<=>(const Gid&, const Gid&) = default;
+  // By words: a NIC compares addresses several times for each packet.
+  friend constexpr bool operator==(const Gid& a, const Gid& b) {
+    const Words x = a.words(), y = b.words();
+    return ((x.high ^ y.high) | (x.low ^ y.low)) == 0;
+  }
   constexpr bool IsZero() const { return *this == Gid{}; }
   // An IPv6 group, or the mapped form of an IPv4 one, which RoCEv2 uses for those.
   constexpr bool IsMulticast() const {
@@ -47,11 +53,19 @@ struct Gid {
     return g;
   }
   constexpr bool IsIpv4Mapped() const {
-    for (int i = 0; i < 10; ++i) {
-      if (raw[i] != 0) return false;
-    }
-    return raw[10] == 0xff && raw[11] == 0xff;
+    using Bytes = std::array<uint8_t, 8>;
+    constexpr auto kMask = std::bit_cast<uint64_t>(Bytes{0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0});
+    constexpr auto kPrefix = std::bit_cast<uint64_t>(Bytes{0, 0, 0xff, 0xff, 0, 0, 0, 0});
+    const Words own = words();
+    return own.high == 0 && (own.low & kMask) == kPrefix;
   }
+
+ private:
+  // Its bytes as they lie in memory.
+  struct Words {
+    uint64_t high, low;
+  };
+  constexpr Words words() const { return std::bit_cast<Words>(raw); }
 };
 
 // Transport services. Values are ours; the shim maps ibv_qp_type to them.

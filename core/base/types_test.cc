@@ -79,6 +79,18 @@ static_assert(Same(access::kHugetlb, IBV_ACCESS_HUGETLB));
 static_assert(Same(access::kRelaxedOrdering, IBV_ACCESS_RELAXED_ORDERING));
 static_assert(Same(access::kOptionalMask, IBV_ACCESS_OPTIONAL_RANGE));
 
+TEST(Gid, EveryByteCounts) {
+  const Gid gid = Gid::FromIpv4(0x0a0b'0c0d);
+  EXPECT_TRUE(gid.IsIpv4Mapped());
+  for (size_t i = 0; i < gid.raw.size(); ++i) {
+    Gid other = gid;
+    EXPECT_EQ(other, gid);
+    other.raw[i] ^= 0x40;
+    EXPECT_NE(other, gid) << i;
+    EXPECT_EQ(other.IsIpv4Mapped(), i >= 12) << i;
+  }
+}
+
 TEST(Gid, Ipv4MappedIsInNetworkOrder) {
   Gid gid = Gid::FromIpv4(0x7f00'0102);
   const uint8_t expected[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 1, 2};

@@ -14,6 +14,7 @@ DeviceCore::~DeviceCore() = default;
 void DeviceCore::AddNic(const NicConfig& config) {
   uint32_t index = static_cast<uint32_t>(nics_.size());
   nics_.push_back(std::make_unique<Nic>(index, config, config_.limits));
+  ++path_epoch_;
   Nic* nic = nics_.back().get();
   for (uint32_t i = 0; i < kGidTableEntries; ++i) {
     Gid gid;

@@ -353,6 +353,7 @@ class DeviceCore {
     uint64_t use;
   };
   void SubmitDmas(DeviceQp& qp, const Cause* cause);
+  bool PlaceNow(const DeviceQp& qp, const transport::DmaRequest& request);
   static bool PkeysMatch(PKey a, PKey b);
   // Segments of the same shape in no memory at all: the DMA engine reports them as a fault, in
   // order.
@@ -377,7 +378,9 @@ class DeviceCore {
   void Unblock(QpRef sender);
 
   // --- wire.cc ----------------------------------------------------------------------------------
+  static void WantGrh(const Nic& nic);
   bool IsOnWire(const Nic& nic, const Gid& dgid) const;
+  bool IsOnWire(DeviceQp& sender, const Gid& dgid) const;
   transport::PduLimits LimitsTo(const DeviceQp& qp, const Gid& dgid) const;
   bool HasTxRoom(const TxQueue& queue) const;
   // A QP connected to `dgid` from now on.
@@ -397,6 +400,12 @@ class DeviceCore {
   // The path of `path.dgid` leads to the network.
   void EmitPacket(DeviceQp& sender, const transport::Pdu& pdu, const transport::Path& path,
                   uint64_t use);
+  bool ReadNow(const DeviceQp& sender, const transport::Payload& payload, TxPacket* packet);
+  TxPacket* MakePacket(const transport::Pdu& pdu, const transport::Path& path, TxBlock* block,
+                       uint32_t offset);
+  TxPacket* MakePackets(const transport::Pdu& pdu, const transport::Path& path, TxBlock* block,
+                        const PduCut& cut, TxQueue& queue);
+  void SubmitRead(DeviceQp& sender, const transport::Pdu& pdu, uint64_t use, TxPacket* first);
   void OnPayloadRead(const DmaRecord& record, transport::DmaStatus status);
   void CountMoves(const DmaRecord& record, int change);
   bool IsHeldUp(DeviceQp& qp);
@@ -501,6 +510,8 @@ class DeviceCore {
   DmaEngine* const dma_;
   TransportFactory make_transport_;
   Instant now_;
+  Instant turn_;  // the last that Run was called for, and the one before
+  Instant turn_before_;
 
   std::vector<std::unique_ptr<Nic>> nics_;
   std::unordered_map<Gid, Nic*, GidHash> nic_by_gid_;  // looked up, never iterated
@@ -512,7 +523,8 @@ class DeviceCore {
   FreeIndices<QpSlot> free_qp_slots_;
   uint64_t next_life_ = 1;
   uint64_t next_stream_ = 1;
-  uint64_t path_epoch_ = 1;  // raised whenever an address vector changes: remembered peers expire
+  // Raised whenever the way to a peer may change: what is remembered expires.
+  uint64_t path_epoch_ = 1;
 
   // The context of each region whose key is alive; looked up, never iterated.
   std::unordered_map<transport::MemoryId, SessionId> region_owners_;
@@ -549,13 +561,6 @@ class DeviceCore {
   bool is_streaming_ = false;
   bool awaits_peer_room_ = false;  // some QP of peer_waiters_ began to since the NIC slept last
   std::vector<QpRef> stalled_;     // their port had no room
-  struct HeldAck {
-    Instant due() const { return (waits_from.IsNever() ? made : waits_from) + AckHold::kWait; }
-
-    QpRef qp;
-    Instant made;
-    Instant waits_from = Instant::Never();  // the turn after that
-  };
   std::deque<HeldAck> held_acks_;  // oldest first; some have left meanwhile
   std::map<std::pair<uint32_t, Gid>, WirePeer> wire_peers_;  // by NIC and address
   // Found by FindConnectedQpn; checked before use.

@@ -17,6 +17,9 @@ using transport::Pdu;
 
 namespace {
 
+// More is for the DMA engine, which takes turns.
+constexpr uint32_t kPlaceNowBytesMax = 4096;
+
 bool IsRequest(const Pdu& pdu) {
   const transport::OpcodeInfo* info = transport::LookUpOpcode(pdu.opcode);
   return info != nullptr && info->is_request;
@@ -98,7 +101,7 @@ void DeviceCore::Route(DeviceQp& sender, const Pdu& pdu, uint64_t use) {
     if (!sender.IsConnectedService()) DeliverMulticast(sender, pdu, path.dgid, use);
     return;
   }
-  if (HasNetwork() && IsOnWire(*sender.nic, path.dgid)) return EmitPacket(sender, pdu, path, use);
+  if (HasNetwork() && IsOnWire(sender, path.dgid)) return EmitPacket(sender, pdu, path, use);
   DeviceQp* destination = FindDestination(sender, pdu, path);
   if (destination == nullptr) return;
   // What came before it and waits goes first.
@@ -126,11 +129,31 @@ void DeviceCore::HandOver(Origin origin, DeviceQp& destination, const Pdu& pdu, 
   MarkForDrain(destination);
 }
 
+// What a packet brought goes where it belongs at once, if it is little, and its memory is mapped.
+bool DeviceCore::PlaceNow(const DeviceQp& qp, const transport::DmaRequest& request) {
+  const transport::Payload& source = request.source;
+  if (request.kind != transport::DmaRequest::Kind::kCopy || source.bytes == nullptr ||
+      source.length > kPlaceNowBytesMax || source.piece_bytes != 0 || request.prefix_bytes != 0 ||
+      request.destination_offset != 0 || qp.moves_in_flight != 0) {
+    return false;
+  }
+  return dma_->MoveNow(
+      source,
+      Reach(request.destination, request.destination_count, *qp.session, reached_destination_),
+      request.destination_count);
+}
+
 // What the two QPs of a connection do to memory keeps its order among both: a READ response must
 // not overtake the WRITE before it.
 void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
   transport::DmaRequest& request = blank_dma_;
   while (qp.transport->PollDma(request)) {
+    if ((cause == nullptr || cause->origin.sender == nullptr) && PlaceNow(qp, request)) {
+      const transport::DmaToken token = request.token;
+      request = {};
+      qp.transport->OnDmaDone(now_, {token, transport::DmaStatus::kOk, 0});
+      continue;
+    }
     DmaRecord record;
     record.qp = qp.self;
     record.token = request.token;

@@ -65,6 +65,7 @@ class Nic {
   Refusals refusals;
   transport::PacketPort* port = nullptr;  // nullptr: reaches NICs of its instance only
   bool is_up = true;
+  uint32_t ud_qps = 0;
   UnackedPace pace;
   // A QP whose backlog is full, and for how many turns its packets may wait in the socket.
   Qpn backlogged;

@@ -51,6 +51,9 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
         rate_timer(this) {}
 
   // --- transport::QpHost ------------------------------------------------------------------------
+  bool HasSend() override {
+    return send_ring.Available() != WorkQueueConsumer::Peek::kEmpty || send_entries.IsUsed();
+  }
   transport::FetchResult FetchSend(transport::SendWork& out) override;
   transport::FetchResult FetchRecv(transport::RecvWork& out) override;
   void ReleaseSend(uint32_t wqes) override;
@@ -128,6 +131,8 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   // The peer of a connected QP, kept after a look-up as long as `peer_epoch` is the fabric's.
   QpRef peer;
   uint64_t peer_epoch = 0;
+  // Likewise: the peer of a connected QP is at the other end of a network.
+  uint64_t wire_epoch = 0;
   uint64_t last_stream = 0;  // the connection's; 0: nothing moved yet
 
   std::deque<Waiting> waiting;  // PDUs for this QP

@@ -145,6 +145,7 @@ void DeviceCore::InstallQp(DeviceQp& qp) {
     qp_slots_.emplace_back();
   }
   qp_slots_[slot].qp = &qp;
+  if (qp.service() == Service::kUd && qp.nic->ud_qps++ == 0) WantGrh(*qp.nic);
   qp.self = {slot, next_life_++};
   qp.stream = next_stream_++;
   qp.transport = make_transport_(qp.config, &qp);
@@ -279,6 +280,7 @@ void DeviceCore::RemoveQp(DeviceQp& qp, Retired* retired) {
   if (qp.srq != nullptr) --qp.srq->users;
   if (qp.td != nullptr) --qp.td->users;
   --qp.nic->counts.qps;
+  if (qp.service() == Service::kUd && --qp.nic->ud_qps == 0) WantGrh(*qp.nic);
   qp.nic->qpns.Free(qp.qpn);
   if (qp.doorbell != 0) session.doorbells.Free(qp.doorbell);
   qp_slots_[qp.self.slot].qp = nullptr;

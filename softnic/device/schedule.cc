@@ -31,6 +31,11 @@ bool DeviceCore::OnDoorbell(Instant now, SessionId id, uint32_t doorbell) {
   if (qp == nullptr) return false;  // rung before a destroy, or at random
   qp->transport->OnDoorbell(now);
   if (qp->transport->HasRequestWork()) may_be_streaming_ = is_streaming_ = false;
+  // As a rule nothing comes of it before the QP's turn.
+  if (qp->transport->state() == QpState::kRts && qp->waiting.empty() && MaySend(*qp)) {
+    MakeReady(*qp);
+    return true;
+  }
   AfterInput(*qp);
   Settle();
   return qp->transport->state() != QpState::kErr;
@@ -104,10 +109,11 @@ void DeviceCore::Drain(DeviceQp& qp) {
   }
   EventType event;
   while (qp.transport->PollEvent(event)) PushQpEvent(qp, event);
-  uint64_t violations = qp.transport->counters().qkey_violation;
+  const transport::QpCounters& counters = qp.transport->counters();
+  uint64_t violations = counters.qkey_violation;
   qp.nic->qkey_violations +=
       static_cast<uint32_t>(violations - std::exchange(qp.counted_qkey_violations, violations));
-  uint64_t disabled = qp.transport->counters().access_disabled;
+  uint64_t disabled = counters.access_disabled;
   if (disabled != qp.counted_access_disabled) {
     qp.nic->refusals.Add(shm::VendorErr::kQpAccess,
                          disabled - std::exchange(qp.counted_access_disabled, disabled));
@@ -211,6 +217,10 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
   }
   uint32_t steps = 0;
   bool has_progress = true;
+  // What goes to a network is no input to a QP here: it is enough to look at the end what else came
+  // of it.
+  const bool is_remote = qp.wire.peer != nullptr;
+  bool is_undrained = false;
   while (steps < max_pdus && has_progress && MaySend(qp)) {
     if (const uint32_t sent = SendDirect(qp, max_pdus - steps); sent != 0) {
       steps += sent;
@@ -222,11 +232,18 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
       Deliver(qp, blank_request_);
       blank_request_ = {};
     }
-    AfterInput(qp);
-    DrainMarked();
+    is_undrained = has_pdu && is_remote;
+    if (!is_undrained) {
+      AfterInput(qp);
+      DrainMarked();
+    }
     // Without a PDU there may still be progress: work that failed, or needs no peer.
     has_progress = has_pdu || outputs_ != outputs_before;
     ++steps;
+  }
+  if (is_undrained) {
+    AfterInput(qp);
+    DrainMarked();
   }
   bool has_work = has_progress && MaySend(qp);
   if (has_work || qp.has_more_output) {
@@ -241,6 +258,7 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
 
 bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
   now_ = now;
+  if (now != turn_) turn_before_ = std::exchange(turn_, now);
   if (HasNetwork()) BeginPace();
   if (!held_acks_.empty()) BeginHolding();
   uint32_t left = max_pdus;

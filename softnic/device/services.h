@@ -117,6 +117,9 @@ class DmaEngine {
                        uint32_t destination_count) {
     return false;
   }
+  // The same into the NIC's own memory at `to`. Precondition, as for MoveNow: a source that begins
+  // at offset 0, in one piece if it is at source.bytes.
+  virtual bool ReadNow(const transport::Payload& source, std::byte* to) { return false; }
   // Reports Device::OnDmaFence(cookie) once every request submitted before that touches `session`
   // is done. Never from inside the call.
   virtual void Fence(SessionId session, uint64_t cookie) = 0;

@@ -54,6 +54,17 @@ bool FakeDma::MoveNow(const transport::Payload& source, const transport::DmaSegm
   return is_moved;
 }
 
+bool FakeDma::ReadNow(const transport::Payload& source, std::byte* to) {
+  if (!moves_now || is_held || !jobs_.empty()) return false;
+  transport::DmaRequest request;
+  request.source = source;
+  std::vector<std::byte> bytes;
+  if (!Gather(JobOf(request), &bytes)) return false;
+  std::copy(bytes.begin(), bytes.end(), to);
+  ++moved_now;
+  return true;
+}
+
 void FakeDma::Fence(SessionId session, uint64_t cookie) {
   Job job;
   job.is_fence = true;

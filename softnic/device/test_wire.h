@@ -52,6 +52,7 @@ class CablePort final : public transport::PacketPort {
     out->more_follow = served_ != batch_.size();
     return true;
   }
+  void WantGrh(bool is_wanted) override { wants_grh = is_wanted; }
   int JoinGroup(const Gid& group) override {
     groups.push_back(group);
     return 0;
@@ -69,6 +70,7 @@ class CablePort final : public transport::PacketPort {
   uint32_t room_per_flush = kUnlimited;
   uint32_t receive_buffer = 0;  // bytes
   std::vector<Gid> groups;
+  bool wants_grh = true;
 
  private:
   // Packets of one length, the last perhaps shorter, back to back.

@@ -43,6 +43,7 @@ class FakeDma final : public SteppedDma {
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
   bool MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
                uint32_t destination_count) override;
+  bool ReadNow(const transport::Payload& source, std::byte* to) override;
   void Fence(SessionId session, uint64_t cookie) override;
 
   bool Step(DeviceCore& device, Instant now) override;
@@ -55,7 +56,7 @@ class FakeDma final : public SteppedDma {
   uint64_t bad_addr = 0;                                      // a page that is gone
   bool is_owner_gone = false;     // ... and so is the process whose page it was
   std::vector<uint64_t> streams;  // of all submissions
-  bool moves_now = false;         // MoveNow may
+  bool moves_now = false;         // MoveNow and ReadNow may
   uint64_t moved_now = 0;         // how often it did
 
  private:

@@ -10,6 +10,13 @@
 
 namespace verbena::softnic {
 
+// How a PDU becomes packets.
+struct PduCut {
+  uint32_t packets;
+  uint32_t mtu_bytes;
+  bool asks;  // the last one, for an acknowledgement
+};
+
 // One QP's packets of one direction of talk (requests, or responses), oldest first.
 class TxQueue {
  public:

@@ -36,6 +36,7 @@ constexpr size_t kWaitersPerLook = 8;
 void DeviceCore::AttachPort(uint32_t nic, transport::PacketPort* port) {
   attached_ports_ += (port != nullptr ? 1u : 0u) - (nics_[nic]->port != nullptr ? 1u : 0u);
   nics_[nic]->port = port;
+  WantGrh(*nics_[nic]);
   ++path_epoch_;
   for (const auto& [gid, group] : mcast_groups_) {
     if (port == nullptr) break;
@@ -43,8 +44,22 @@ void DeviceCore::AttachPort(uint32_t nic, transport::PacketPort* port) {
   }
 }
 
+// Only a UD QP is told whence a datagram came.
+void DeviceCore::WantGrh(const Nic& nic) {
+  if (nic.port != nullptr) nic.port->WantGrh(nic.ud_qps != 0);
+}
+
 bool DeviceCore::IsOnWire(const Nic& nic, const Gid& dgid) const {
   return nic.port != nullptr && (nic.config().is_wire_only || FindNic(dgid) == nullptr);
+}
+
+// A connected QP's PDUs all go one way.
+bool DeviceCore::IsOnWire(DeviceQp& sender, const Gid& dgid) const {
+  if (!sender.IsConnectedService()) return IsOnWire(*sender.nic, dgid);
+  if (sender.wire_epoch == path_epoch_) return true;
+  if (!IsOnWire(*sender.nic, dgid)) return false;
+  sender.wire_epoch = path_epoch_;
+  return true;
 }
 
 transport::PduLimits DeviceCore::LimitsTo(const DeviceQp& qp, const Gid& dgid) const {
@@ -100,6 +115,10 @@ void DeviceCore::CountUnacked(DeviceQp& qp) {
   qp.wire.Update(qp.transport->UnackedPsns());
   qp.wire.CountLosses(qp.transport->RequestsLost());
   WaitForPeer(qp);
+  if (peer_waiters_.empty()) {
+    awaits_peer_room_ = false;
+    return;
+  }
   for (size_t n = std::min(peer_waiters_.size(), kWaitersPerLook); n > 0; --n) {
     QpRef ref = peer_waiters_.front();
     DeviceQp* waiter = FindQp(ref);
@@ -127,6 +146,7 @@ void DeviceCore::WaitForPace(DeviceQp& qp) {
 
 void DeviceCore::BeginPace() {
   for (const auto& nic : nics_) nic->pace.BeginTurn(now_);
+  if (paced_.empty()) return;
   std::vector<QpRef> paced = std::move(paced_);
   paced_.clear();
   for (QpRef ref : paced) {
@@ -192,7 +212,8 @@ bool DeviceCore::PollPorts(Instant now, uint32_t max_packets) {
          ++i) {
       any = true;
       TakePacket(*nic, packet);
-      DrainMarked();
+      // What a batch brings is acknowledged together.
+      if (!packet.more_follow) DrainMarked();
     }
     FlushMerge(*nic);
   }

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "core/base/instant.h"
+#include "softnic/device/objects.h"
 
 namespace verbena::softnic {
 
@@ -20,7 +21,7 @@ class AckHold {
   // what is answered: before that no client can have seen it.
   static constexpr Duration kWait = Microseconds(5);
   // An answer to an acknowledgement that was sent: that takes a system call, which is what waiting
-  // saves.
+  // saves. Or one of the turn after it, however long turns are on a slow machine.
   static constexpr Duration kSoon = Microseconds(10);
   static constexpr uint32_t kAnswersToTrust = 8;
   static constexpr uint32_t kAnswersToTrustMax = 8192;
@@ -32,8 +33,8 @@ class AckHold {
     return is_holding_;
   }
   // The QP has a request to send.
-  void OnRequest(Instant now) {
-    const bool is_answer = is_holding_ || now - acked_at_ <= kSoon;
+  void OnRequest(Instant now, Instant turn_before) {
+    const bool is_answer = is_holding_ || acked_at_ >= turn_before || now - acked_at_ <= kSoon;
     answers_ = is_answer ? std::min(answers_ + 1, needed_) : 0;
     if (is_holding_) needed_ = std::max(needed_ - 1, kAnswersToTrust);
   }
@@ -54,6 +55,15 @@ class AckHold {
   uint32_t answers_ = 0;  // one soon after the other
   uint32_t needed_ = kAnswersToTrust;
   bool is_holding_ = false;
+};
+
+// One that waits.
+struct HeldAck {
+  Instant due() const { return (waits_from.IsNever() ? made : waits_from) + AckHold::kWait; }
+
+  QpRef qp;
+  Instant made;
+  Instant waits_from = Instant::Never();  // the turn after that
 };
 
 }  // namespace verbena::softnic

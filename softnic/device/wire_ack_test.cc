@@ -101,6 +101,39 @@ TEST_P(PingPong, TheWaitBeginsWithTheTurnInWhichAnAnswerCanCome) {
   EXPECT_TRUE(sent.empty()) << "that was an answer";
 }
 
+// On a slow machine a turn that sends an acknowledgement takes longer than an answer may.
+TEST_P(PingPong, AnAnswerInTheNextTurnIsSoonHoweverLongTurnsAre) {
+  auto take_turns = [this](int turns) {
+    for (int i = 0; i < turns; ++i) {
+      b->now = b->now + AckHold::kSoon * 3;
+      b->device->Run(b->now, 64);
+    }
+  };
+  for (uint32_t i = 0; i < AckHold::kAnswersToTrust; ++i) {
+    take_turns(1);
+    Ask();
+    b->now = b->now + AckHold::kSoon * 3;
+    Answer();
+  }
+  sent.clear();
+  take_turns(1);
+  Ask();
+  EXPECT_TRUE(sent.empty()) << "they were answers";
+  Answer();
+  // Later ones are not.
+  for (uint32_t i = 0; i < AckHold::kAnswersToTrust; ++i) {
+    take_turns(1);
+    Ask();
+    take_turns(2);
+    b->device->OnTimeout(b->now);
+    Answer();
+  }
+  sent.clear();
+  take_turns(1);
+  Ask();
+  EXPECT_EQ(sent, std::vector{transport::Opcode::kAcknowledge});
+}
+
 TEST_P(PingPong, AnAnswerOfTheTurnInWhichTheWaitEndsIsInTime) {
   EarnTrust();
   Ask();
@@ -184,7 +217,7 @@ TEST(AckHold, EachWaitInVainMakesItHarderToBelieve) {
     uint32_t answers = 0;
     for (; !hold.OnAck(now) && answers < 100'000; ++answers) {
       now = now + AckHold::kSoon;
-      hold.OnRequest(now);
+      hold.OnRequest(now, Instant::Never());
     }
     return answers;
   };
@@ -198,12 +231,12 @@ TEST(AckHold, EachWaitInVainMakesItHarderToBelieve) {
   // Those that paid make it easier.
   for (int i = 0; i < 100; ++i) {
     EXPECT_TRUE(hold.OnAck(now));
-    hold.OnRequest(now + AckHold::kWait);
+    hold.OnRequest(now + AckHold::kWait, Instant::Never());
     hold.LetGo();
   }
   EXPECT_TRUE(hold.OnAck(now));
   hold.LetGo();
-  hold.OnRequest(now + AckHold::kSoon + Nanoseconds(1));
+  hold.OnRequest(now + AckHold::kSoon + Nanoseconds(1), Instant::Never());
   EXPECT_EQ(answers_needed(), AckHold::kAnswersToTrustMax - 100);
 }
 

@@ -21,6 +21,26 @@ TEST_P(Wire, AWriteOfManyPacketsArrives) {
   EXPECT_EQ(CountersOf(0).tx_packets, CountersOf(1).rx_packets);
 }
 
+TEST_P(Wire, GrhsAreAskedForWhileSomebodyGetsThem) {
+  Connect(Service::kRc);
+  EXPECT_FALSE(ports[0].wants_grh);
+  TestQp one = alice.MustCreateQp(Service::kUd, cq_a);
+  TestQp other = alice.MustCreateQp(Service::kUd, cq_a);
+  EXPECT_TRUE(ports[0].wants_grh);
+  EXPECT_FALSE(ports[1].wants_grh);
+  EXPECT_EQ(alice.DoHandle(shm::CommandOp::kDestroyQp, one.handle), 0);
+  Settle();
+  EXPECT_TRUE(ports[0].wants_grh);
+  // A port that comes, or comes back.
+  ports[0].wants_grh = false;
+  a->device->AttachPort(0, nullptr);
+  a->device->AttachPort(0, &ports[0]);
+  EXPECT_TRUE(ports[0].wants_grh);
+  EXPECT_EQ(alice.DoHandle(shm::CommandOp::kDestroyQp, other.handle), 0);
+  Settle();
+  EXPECT_FALSE(ports[0].wants_grh);
+}
+
 TEST_P(Wire, AReadOfManyPacketsArrives) {
   Connect(Service::kRc);
   std::iota(to.begin(), to.end(), uint8_t{9});

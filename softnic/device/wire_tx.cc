@@ -20,11 +20,28 @@ namespace {
 
 // Packets of one QP made and not yet sent, requests and responses each: enough to fill batches.
 constexpr uint32_t kTxPerQp = 64;
+// Payload read at once, where it can be. The CRC of more is had while it is copied
+// (docs/adr/0010).
+constexpr uint32_t kReadNowBytesMax = 512;
 
 }  // namespace
 
 bool DeviceCore::HasTxRoom(const TxQueue& queue) const {
   return queue.size() < kTxPerQp && (queue.size() == 0 || tx_pool_.HasForAny());
+}
+
+// Headers only. `offset`: of the packet in its block.
+TxPacket* DeviceCore::MakePacket(const Pdu& pdu, const Path& path, TxBlock* block,
+                                 uint32_t offset) {
+  TxPacket* packet = tx_pool_.Take(block, offset);
+  packet->address.source = path.sgid;
+  packet->address.destination = path.dgid;
+  packet->address.traffic_class = path.traffic_class;
+  packet->address.hop_limit = path.hop_limit;
+  packet->address.flow_label = path.flow_label;
+  packet->header_bytes = wire::EncodeHeaders(pdu, packet->bytes);
+  packet->payload_bytes = pdu.payload.length;
+  return packet;
 }
 
 void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, uint64_t use) {
@@ -40,52 +57,69 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
   }
   const bool is_response = !info.is_request;
   NoteMessagePart(info, false);
-  if (!is_response) sender.ack_hold.OnRequest(now_);
+  if (!is_response) sender.ack_hold.OnRequest(now_, turn_before_);
   const bool asks =
       is_response || sender.wire.peer == nullptr ? pdu.ack_request : CountSent(sender, pdu);
   TxQueue& queue = is_response ? sender.tx_responses : sender.tx_requests;
   TxBlock* block = tx_pool_.TakeBlock(bytes_max);
+  TxPacket* first = nullptr;
+  if (count == 1 && asks == pdu.ack_request) {
+    first = MakePacket(pdu, path, block, 0);
+    queue.Push(first);
+  } else {
+    first = MakePackets(pdu, path, block, {count, mtu_bytes, asks}, queue);
+  }
+  if (sender.service() != Service::kRc) {
+    for (TxPacket* packet = first; packet != nullptr; packet = packet->next_of_pdu) {
+      sender.nic->pace.OnPacket(packet->payload_bytes);
+    }
+  }
+  if (length != 0 && pdu.payload.segments != nullptr) {
+    if (count != 1 || !ReadNow(sender, pdu.payload, first)) {
+      return SubmitRead(sender, pdu, use, first);
+    }
+    first->Finish();
+    return PumpTx(sender);
+  }
+  const std::byte* from = pdu.payload.bytes;
+  for (TxPacket* packet = first; packet != nullptr; packet = packet->next_of_pdu) {
+    if (length != 0) {
+      std::memcpy(packet->bytes + packet->header_bytes, from, packet->payload_bytes);
+    }
+    from += packet->payload_bytes;
+    packet->Finish();
+  }
+  if (!HoldAck(sender, pdu)) PumpTx(sender);
+}
+
+TxPacket* DeviceCore::MakePackets(const Pdu& pdu, const Path& path, TxBlock* block,
+                                  const PduCut& cut, TxQueue& queue) {
   uint32_t block_bytes = 0;
   TxPacket* first = nullptr;
   TxPacket* last = nullptr;
-  local_pieces_.clear();
   Pdu part = pdu;
-  for (uint32_t i = 0; i < count; ++i) {
-    const bool is_last = i + 1 == count;
-    const uint32_t offset = i * mtu_bytes;
-    if (count != 1) part.opcode = transport::SegmentOpcode(pdu.opcode, i == 0, is_last);
+  for (uint32_t i = 0; i < cut.packets; ++i) {
+    const bool is_last = i + 1 == cut.packets;
+    if (cut.packets != 1) part.opcode = transport::SegmentOpcode(pdu.opcode, i == 0, is_last);
     part.psn = pdu.psn + PsnCount{static_cast<int32_t>(i)};
-    part.ack_request = asks && is_last;
+    part.ack_request = cut.asks && is_last;
     part.solicited = pdu.solicited && is_last;
-    part.payload.length = std::min(mtu_bytes, length - offset);
-    TxPacket* packet = tx_pool_.Take(block, block_bytes);
-    packet->address = {};
-    packet->address.source = path.sgid;
-    packet->address.destination = path.dgid;
-    packet->address.traffic_class = path.traffic_class;
-    packet->address.hop_limit = path.hop_limit;
-    packet->address.flow_label = path.flow_label;
-    packet->header_bytes = wire::EncodeHeaders(part, packet->bytes);
-    packet->payload_bytes = part.payload.length;
+    part.payload.length = std::min(cut.mtu_bytes, pdu.payload.length - i * cut.mtu_bytes);
+    TxPacket* packet = MakePacket(part, path, block, block_bytes);
     block_bytes += packet->length() + wire::kIcrcBytes;
-    local_pieces_.push_back(
-        {packet->bytes + packet->header_bytes, packet->payload_bytes, &packet->crc});
     queue.Push(packet);
     (first == nullptr ? first : last->next_of_pdu) = packet;
     last = packet;
-    if (sender.service() != Service::kRc) sender.nic->pace.OnPacket(packet->payload_bytes);
   }
-  if (length == 0 || pdu.payload.segments == nullptr) {
-    const std::byte* from = pdu.payload.bytes;
-    for (TxPacket* packet = first; packet != nullptr; packet = packet->next_of_pdu) {
-      if (length != 0) {
-        std::memcpy(packet->bytes + packet->header_bytes, from, packet->payload_bytes);
-      }
-      from += packet->payload_bytes;
-      packet->Finish();
-    }
-    if (!HoldAck(sender, pdu)) PumpTx(sender);
-    return;
+  return first;
+}
+
+// The DMA engine shall read the PDU's payload into its packets.
+void DeviceCore::SubmitRead(DeviceQp& sender, const Pdu& pdu, uint64_t use, TxPacket* first) {
+  local_pieces_.clear();
+  for (TxPacket* packet = first; packet != nullptr; packet = packet->next_of_pdu) {
+    local_pieces_.push_back(
+        {packet->bytes + packet->header_bytes, packet->payload_bytes, &packet->crc});
   }
   DmaRecord record;
   record.qp = record.sender = sender.self;
@@ -103,6 +137,18 @@ void DeviceCore::EmitPacket(DeviceQp& sender, const Pdu& pdu, const Path& path, 
       Reach(pdu.payload.segments, pdu.payload.segment_count, *sender.session, reached_source_);
   CountMoves(record, 1);
   dma_->Submit(sender.stream, dmas_.Insert(record), request);
+}
+
+// True: the payload of the packet is there.
+bool DeviceCore::ReadNow(const DeviceQp& sender, const transport::Payload& payload,
+                         TxPacket* packet) {
+  if (payload.length > kReadNowBytesMax || payload.offset != 0 || sender.moves_in_flight != 0) {
+    return false;
+  }
+  transport::Payload source = payload;
+  source.segments =
+      Reach(payload.segments, payload.segment_count, *sender.session, reached_source_);
+  return dma_->ReadNow(source, packet->bytes + packet->header_bytes);
 }
 
 void DeviceCore::OnPayloadRead(const DmaRecord& record, transport::DmaStatus status) {

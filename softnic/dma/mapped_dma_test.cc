@@ -132,6 +132,32 @@ TEST_F(MappedDma, MovesNowWhatIsMappedAndNothingElse) {
   EXPECT_TRUE(moves_to(Segment(rb, b, 15)));
 }
 
+TEST_F(MappedDma, ReadsNowWhatIsMappedAndNothingElse) {
+  std::byte* a = MapSlot(0, 2);
+  MemoryId ra = Add(a, 2 * kPage, {Piece(a, 2 * kPage, 0)});
+  MemoryId half = Add(a, 2 * kPage, {Piece(a, kPage, 0)});
+  std::memcpy(a + kPage - 5, "in two pieces", 13);
+  std::byte to[16] = {};
+  auto reads = [&](const DmaSegment& first, const DmaSegment& second) {
+    const DmaSegment from[] = {first, second};
+    transport::Payload source;
+    source.length = 13;
+    source.segments = from;
+    source.segment_count = 2;
+    std::lock_guard lock(mutex_);
+    return dma_.ReadNow(source, to);
+  };
+  EXPECT_TRUE(reads(Segment(ra, a + kPage - 5, 7), Segment(ra, a + kPage + 2, 6)));
+  EXPECT_EQ(std::memcmp(to, "in two pieces", 13), 0);
+  EXPECT_EQ(to[13], std::byte{0});
+  EXPECT_EQ(dma_.mapped_bytes(), 13u);
+  EXPECT_FALSE(reads(Segment(half, a + kPage - 5, 7), Segment(half, a + kPage + 2, 6)));
+  EXPECT_FALSE(reads(Segment(ra, a, 7), Segment(99, a, 6)));
+  Copy(1, 1, Segment(ra, a, 8), Segment(ra, a + kPage, 8));
+  EXPECT_FALSE(reads(Segment(ra, a, 7), Segment(ra, a, 6))) << "what was submitted comes first";
+  EXPECT_EQ(TakeDone().size(), 1u);
+}
+
 TEST_F(MappedDma, LargeCopiesTakeTurnsAndKeepTheirOrder) {
   constexpr uint32_t kBytes = 1 << 20;
   std::byte* a = MapSlot(0, 2 * kBytes / kPage);

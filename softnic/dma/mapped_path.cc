@@ -136,9 +136,19 @@ bool ProcessDma::FindMapped(const DmaSegment* segments, uint32_t count, uint64_t
 
 bool ProcessDma::MoveNow(const transport::Payload& source, const DmaSegment* destination,
                          uint32_t destination_count) {
-  if (HasWork() || !blocked_.empty() || !done_.empty()) return false;
+  if (!MayMoveNow()) return false;
   mapped_pieces_.clear();
-  if (!FindMapped(destination, destination_count, source.length)) return false;
+  return FindMapped(destination, destination_count, source.length) && MoveToMapped(source);
+}
+
+bool ProcessDma::ReadNow(const transport::Payload& source, std::byte* to) {
+  if (!MayMoveNow()) return false;
+  mapped_pieces_.assign(1, {to, source.length});
+  return MoveToMapped(source);
+}
+
+// To what is in mapped_pieces_.
+bool ProcessDma::MoveToMapped(const transport::Payload& source) {
   const size_t destinations = mapped_pieces_.size();
   if (source.bytes != nullptr) {
     mapped_pieces_.push_back({const_cast<std::byte*>(source.bytes), source.length});

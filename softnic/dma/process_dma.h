@@ -76,6 +76,7 @@ class ProcessDma final : public DmaEngine {
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
   bool MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
                uint32_t destination_count) override;
+  bool ReadNow(const transport::Payload& source, std::byte* to) override;
   void Fence(SessionId session, uint64_t cookie) override;
 
   // --- progress ---------------------------------------------------------------------------------
@@ -183,6 +184,8 @@ class ProcessDma final : public DmaEngine {
   static void UnmapParts(Region* region);
   bool FindMapped(const Region& region, uint64_t addr, uint64_t bytes);
   bool FindMapped(const transport::DmaSegment* segments, uint32_t count, uint64_t bytes);
+  bool MayMoveNow() const { return !HasWork() && blocked_.empty() && done_.empty(); }
+  bool MoveToMapped(const transport::Payload& source);
   bool MovesAtOnce(const DmaOp& op) const;
   void MoveMapped(DmaOp* op, uint64_t bytes_max);
   void RunMapped(uint32_t lane, uint64_t* bytes);

@@ -1,7 +1,10 @@
 // The round trip of an 8-byte RC WRITE between two whole NICs that spin, against a UDP ping-pong by
 // hand in the same run.
 //
-//   nic_round_trip [--rounds N] [--ms N]
+//   nic_round_trip [--rounds N] [--ms N] [--only NAME]
+//
+// --only: the ping-pongs, and what has NAME in its name ("epoll NIC"); no figures. For a quick
+// look, or a profile.
 //
 // perftest can't measure it on two cores: two daemons and two clients that spin are four threads.
 // Here a thread is a host: a device on a UDP port, turned as the daemon turns it, and its client,
@@ -57,7 +60,8 @@ constexpr int64_t kPatienceNs = 5'000'000'000;
 constexpr size_t kOutboxWords = 64;
 constexpr uint32_t kHostNumber = 0x4d0000;  // TestWorld's addresses: 127.77.0.1 and on
 
-// The simulation's engine, which copies at once, for a TestWorld.
+// The simulation's engine, which copies at once, for a TestWorld: as a NIC that maps its client's
+// memory.
 class MemcpyDma final : public SteppedDma {
  public:
   int AddRegion(SessionId session, const RegionSpec& spec, MemoryId* out) override {
@@ -69,11 +73,16 @@ class MemcpyDma final : public SteppedDma {
   void Submit(uint64_t stream, uint64_t cookie, const DmaRequest& request) override {
     dma_.Submit(stream, cookie, request);
   }
+  bool MoveNow(const Payload& source, const DmaSegment* destination,
+               uint32_t destination_count) override {
+    return dma_.MoveNow(source, destination, destination_count);
+  }
+  bool ReadNow(const Payload& source, std::byte* to) override { return dma_.ReadNow(source, to); }
   void Fence(SessionId session, uint64_t cookie) override { dma_.Fence(session, cookie); }
   bool Step(DeviceCore& device, Instant now) override { return dma_.Step(device, now); }
 
  private:
-  simulation::SimDma dma_{/*seed=*/0, {}};
+  simulation::SimDma dma_{/*seed=*/0, {.delay_max = {}, .moves_now = true}};
 };
 
 // A machine with one NIC and one client, in one thread. Which thread, may change.
@@ -334,10 +343,12 @@ void PrintTable(const std::string& title, const std::vector<Row>& rows, Values R
 
 int main(int argc, char** argv) {
   int rounds = 5, ms = 300;
+  std::string only;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
     if (option == "--rounds") rounds = std::max(1, atoi(argv[i + 1]));
     if (option == "--ms") ms = std::max(1, atoi(argv[i + 1]));
+    if (option == "--only") only = argv[i + 1];
   }
   const Where where;
   auto link = [&](const Kind& kind, uint32_t packets) -> Row {
@@ -363,12 +374,18 @@ int main(int argc, char** argv) {
   };
   add("epoll", NetIo::kEpoll);
   add("io_uring", NetIo::kUring);
+  if (!only.empty()) {
+    std::erase_if(rows, [&](const Row& row) {
+      return !row.name.starts_with(sockets.name) && row.name.find(only) == std::string::npos;
+    });
+  }
   for (int round = 0; round < rounds; ++round) {
     for (Row& row : rows) row.trips.push_back(row.trip());
     for (Row& row : rows) row.cpus.push_back(row.cpu());
   }
   PrintTable("round trip, 8 B, spinning", rows, &Row::trips);
   PrintTable("CPU of a round trip, both ends", rows, &Row::cpus);
+  if (!only.empty()) return 0;
   auto print = [&](const std::string& what, const std::string& reference, Values Row::*values,
                    std::optional<double> goal) {
     for (size_t i = 0; i < ports.size(); ++i) {

@@ -87,6 +87,27 @@ void SimDma::Submit(uint64_t stream, uint64_t cookie, const DmaRequest& request)
   Schedule(due, index);
 }
 
+// Between two places, each in one piece: what else there may be goes the long way.
+bool SimDma::MoveNow(const transport::Payload& source, const DmaSegment* destination,
+                     uint32_t destination_count) {
+  if (!MayMoveNow() || destination_count != 1 || !IsReachable(destination[0], 0, source.length)) {
+    return false;
+  }
+  auto* to = reinterpret_cast<std::byte*>(destination[0].addr);
+  if (source.bytes == nullptr) return ReadNow(source, to);
+  std::memcpy(to, source.bytes, source.length);
+  return true;
+}
+
+bool SimDma::ReadNow(const transport::Payload& source, std::byte* to) {
+  if (!MayMoveNow() || source.segment_count != 1 ||
+      !IsReachable(source.segments[0], 0, source.length)) {
+    return false;
+  }
+  std::memcpy(to, reinterpret_cast<const std::byte*>(source.segments[0].addr), source.length);
+  return true;
+}
+
 void SimDma::Fence(softnic::SessionId session, uint64_t cookie) {
   const uint32_t index = AllocateJob();
   Job& job = *jobs_[index];

@@ -19,6 +19,8 @@ class SimDma final : public softnic::DmaEngine {
   struct Options {
     // Results come at once if zero; else each request is carried out up to so much later.
     Duration delay_max;
+    // MoveNow and ReadNow may, where nothing is under way: as a NIC that maps its clients' memory.
+    bool moves_now = false;
   };
 
   SimDma(uint64_t seed, const Options& options) : options_(options), random_(seed) {}
@@ -32,6 +34,9 @@ class SimDma final : public softnic::DmaEngine {
   void RemoveRegion(transport::MemoryId region) override;
   const char* BackendName(transport::MemoryId region) const override { return "simulated"; }
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
+  bool MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
+               uint32_t destination_count) override;
+  bool ReadNow(const transport::Payload& source, std::byte* to) override;
   void Fence(softnic::SessionId session, uint64_t cookie) override;
 
   void set_now(Instant now) { now_ = now; }
@@ -93,6 +98,7 @@ class SimDma final : public softnic::DmaEngine {
   const Job* TakeDue(Instant now, bool everything);
   void Schedule(Instant due, uint32_t job);
   bool IsReachable(const transport::DmaSegment& segment, uint64_t from, uint64_t bytes) const;
+  bool MayMoveNow() const { return options_.moves_now && heap_.empty(); }
   void CarryOut(const transport::DmaRequest& request, transport::DmaStatus* status,
                 uint64_t* original);
   transport::DmaStatus Copy(const transport::DmaRequest& request);

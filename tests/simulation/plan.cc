@@ -241,6 +241,7 @@ Plan MakePlan(uint64_t seed) {
   PlanIncidents(random, plan);
   plan.network.batches = seed % 2 == 1;
   plan.network.receive_buffer_bytes = seed % 4 < 2 ? 0 : 8 << 20;
+  for (HostPlan& host : plan.hosts) host.dma.moves_now = seed % 8 >= 4;
   if (plan.level != FaultLevel::kNone) return plan;
   // Nothing is lost, and nothing may look lost.
   for (PairPlan& pair : plan.pairs) {

@@ -91,6 +91,10 @@ class PacketPort {
   virtual Instant PollTimeout() const { return Instant::Never(); }
   virtual void OnTimeout(Instant now) {}
 
+  // Whether `address` of what Receive gives shall have traffic class, hop limit and flow label, as
+  // a GRH does: until told otherwise. A socket's cost time.
+  virtual void WantGrh(bool is_wanted) {}
+
   // Multicast groups whose packets Receive shall give. 0 or errno.
   virtual int JoinGroup(const Gid& group) = 0;
   virtual void LeaveGroup(const Gid& group) = 0;

@@ -120,9 +120,9 @@ void RcQp::Fail(Instant now, EventType event) {
 
 bool RcQp::PollRequest(Instant now, Pdu& out) {
   if (!window_.may_send) return false;
-  if (requester_.PollRequest(now, out)) return true;
-  Settle();  // a WQE may have failed, or been done, without a PDU
-  return false;
+  const bool has_pdu = requester_.PollRequest(now, out);
+  if (!window_.may_send) Settle();  // a WQE may have failed, or been done, without a PDU
+  return has_pdu;
 }
 
 bool RcQp::PollResponse(Instant now, Pdu& out) {

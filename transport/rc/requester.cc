@@ -130,6 +130,7 @@ bool Requester::PollRequest(Instant now, Pdu& out) {
     Psn end = out.psn + out.psn_count;
     if (w_->sent_psn.Before(end)) w_->sent_psn = end;
     if (ack_deadline_.IsNever()) ArmAckTimer(now);
+    if (w_->cursor == w_->tail && !host_->HasSend()) w_->may_send = w_->sq_may_hold_more = false;
     return true;
   }
   w_->may_send = false;

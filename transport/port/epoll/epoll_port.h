@@ -39,6 +39,7 @@ class EpollPort final : public UdpPort {
   ReceivedDatagram datagram_;
   // The last call to the kernel emptied its socket: it need not be asked again at once.
   bool drained_ = false;
+  bool is_crowded_ = false;       // the last call to the kernel found all that it asked for
   size_t last_endpoint_ = 0;      // received from last: looked at first
   uint32_t streak_ = 0;           // calls since the others were looked at
   std::vector<size_t> readable_;  // of the last look, not yet emptied

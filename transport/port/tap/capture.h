@@ -95,6 +95,8 @@ class CaptureTap : public TapPort, public FaultNotes {
   bool Send(Instant now, const OutPacket& packet) override;
   void Flush(Instant now) override;
   bool Receive(Instant now, InPacket* out) override;
+  // The file has the packets' IP headers, whatever the NIC needs.
+  void WantGrh(bool) override { inner()->WantGrh(true); }
   Instant PollTimeout() const override;
   void OnTimeout(Instant now) override;
   bool PrepareToSleep() override;

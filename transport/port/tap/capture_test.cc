@@ -127,6 +127,14 @@ TEST_F(CaptureTest, WritesInBigBlocksAndWhatIsLeftInTime) {
   EXPECT_EQ(capture.written_bytes(), sink_.bytes.size());
 }
 
+TEST_F(CaptureTest, HeadersAreAskedForWhateverTheNicNeeds) {
+  Capture capture(&sink_, {}, Comment);
+  CaptureTap tap(&port_, &capture, "v0");
+  tap.WantGrh(false);
+  EXPECT_TRUE(port_.wants_grh);
+  capture.Finish();
+}
+
 TEST_F(CaptureTest, OnlyWhatThePortTookIsSent) {
   Capture capture(&sink_, {}, Comment);
   CaptureTap tap(&port_, &capture, "v0");

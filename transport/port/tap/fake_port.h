@@ -43,6 +43,7 @@ class FakePort : public PacketPort {
     return true;
   }
   void LearnIpId(const InPacket& packet, uint16_t ip_id) override { learned.push_back(ip_id); }
+  void WantGrh(bool is_wanted) override { wants_grh = is_wanted; }
   Instant PollTimeout() const override { return timeout; }
   int JoinGroup(const Gid& group) override { return 0; }
   void LeaveGroup(const Gid& group) override {}
@@ -54,6 +55,7 @@ class FakePort : public PacketPort {
   std::deque<Arrival> arrivals;
   std::vector<uint16_t> learned;
   uint32_t flushes = 0;
+  bool wants_grh = true;
   Instant timeout = Instant::Never();
 
  private:

@@ -21,6 +21,7 @@ class TapPort : public PacketPort {
   void LearnIpId(const InPacket& packet, uint16_t ip_id) override {
     inner_->LearnIpId(packet, ip_id);
   }
+  void WantGrh(bool is_wanted) override { inner_->WantGrh(is_wanted); }
   Instant PollTimeout() const override { return inner_->PollTimeout(); }
   void OnTimeout(Instant now) override { inner_->OnTimeout(now); }
   int JoinGroup(const Gid& group) override { return inner_->JoinGroup(group); }

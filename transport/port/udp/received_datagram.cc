@@ -23,9 +23,10 @@ T ValueOf(const cmsghdr* item) {
 
 void IpIdHints::Begin(const Gid& gid, uint16_t port) {
   Remember();
-  uint32_t hash = port;
-  for (int i = 8; i < 16; ++i) hash = hash * 31 + gid.raw[i];
-  Peer* peer = &peers_[(hash ^ hash >> 8) % kPeers];
+  uint64_t low;
+  memcpy(&low, gid.raw.data() + 8, sizeof low);
+  const uint64_t hash = (low + port) * 0x9e37'79b9'7f4a'7c15u;
+  Peer* peer = &peers_[hash >> 32 & (kPeers - 1)];
   if (peer->gid != gid || peer->port != port) *peer = {.gid = gid, .port = port};
   peer_ = peer;
   next_ = peer->running ? peer->next : 0;

@@ -27,13 +27,12 @@ void Finish(const wire::PacketAddress& address, uint16_t ip_id, std::byte* bytes
 }
 
 template <typename T>
-cmsghdr* Append(msghdr* message, cmsghdr* at, int level, int type, T value) {
-  at = at == nullptr ? CMSG_FIRSTHDR(message) : CMSG_NXTHDR(message, at);
+void Put(char* to, int level, int type, T value) {
+  auto* at = reinterpret_cast<cmsghdr*>(to);
   at->cmsg_level = level;
   at->cmsg_type = type;
   at->cmsg_len = CMSG_LEN(sizeof value);
   memcpy(CMSG_DATA(at), &value, sizeof value);
-  return at;
 }
 
 }  // namespace
@@ -68,13 +67,9 @@ void SendBatch::Prepare(iovec* from, uint32_t count, uint32_t gso_bytes) {
   message.msg_namelen = name.length;
   message.msg_iov = from;
   message.msg_iovlen = count;
-  control.fill(0);  // CMSG_NXTHDR looks at the length that follows
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* at = nullptr;
   size_t used = 0;
   auto append = [&](int level, int type, auto value) {
-    at = Append(&message, at, level, type, value);
+    Put(control.data() + used, level, type, value);
     used += CMSG_SPACE(sizeof value);
   };
   if (gso_bytes != 0) append(SOL_UDP, UDP_SEGMENT, static_cast<uint16_t>(gso_bytes));
@@ -88,7 +83,7 @@ void SendBatch::Prepare(iovec* from, uint32_t count, uint32_t gso_bytes) {
     append(v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TTL : IPV6_HOPLIMIT, int{address.hop_limit});
   }
   message.msg_controllen = used;
-  if (used == 0) message.msg_control = nullptr;
+  if (used != 0) message.msg_control = control.data();
 }
 
 void SendBatch::BecomeOneByOne() {
@@ -156,7 +151,7 @@ SendBatch* SendCollector::BatchFor(uint16_t endpoint, const Endpoint& from,
     SendBatch* batch = open_[i];
     if (batch->endpoint != endpoint ||
         batch->address.destination_port != address.destination_port ||
-        !SameGid(batch->address.destination, address.destination)) {
+        batch->address.destination != address.destination) {
       continue;
     }
     const bool fits = batch->address.traffic_class == address.traffic_class &&
@@ -200,6 +195,7 @@ void SendCollector::CloseAll() {
 }
 
 SendBatch* SendCollector::TakeReady(const std::vector<bool>& blocked) {
+  if (ready_.empty()) return nullptr;
   for (auto place = ready_.begin(); place != ready_.end(); ++place) {
     SendBatch* batch = *place;
     if (blocked[batch->endpoint]) continue;

@@ -90,6 +90,7 @@ class SendCollector {
   // are blocked; nullptr: none.
   SendBatch* TakeReady(const std::vector<bool>& blocked);
   bool HasReady(const std::vector<bool>& blocked) const;
+  bool IsEmpty() const { return open_.empty() && ready_.empty(); }
   // It could not be sent now: back to its place.
   void PutBack(SendBatch* batch);
   // It is sent, or lost.

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 namespace verbena::transport {
 namespace {
@@ -67,6 +68,13 @@ uint32_t UdpPort::receive_buffer_bytes() const {
   return least;
 }
 
+void UdpPort::WantGrh(bool is_wanted) {
+  if (std::exchange(wants_grh_, is_wanted) == is_wanted) return;
+  for (const Endpoint& endpoint : endpoints_) {
+    if (endpoint.fd >= 0) AskForGrh(endpoint, is_wanted);
+  }
+}
+
 int UdpPort::JoinGroup(const Gid& group) {
   if (!IsGroup(group)) return EINVAL;
   const Endpoint* via = nullptr;
@@ -80,6 +88,7 @@ int UdpPort::JoinGroup(const Gid& group) {
   if (via == nullptr) return EADDRNOTAVAIL;
   Endpoint opened;
   if (int error = OpenGroupEndpoint(*via, group, config_, &opened); error != 0) return error;
+  if (!wants_grh_) AskForGrh(opened, false);
   auto place = std::find_if(endpoints_.begin(), endpoints_.end(),
                             [](const Endpoint& endpoint) { return endpoint.fd < 0; });
   const size_t index = static_cast<size_t>(place - endpoints_.begin());
@@ -110,7 +119,7 @@ void UdpPort::LeaveGroup(const Gid& group) {
 bool UdpPort::Send(Instant now, const OutPacket& packet) {
   size_t from = 0;
   while (from < endpoints_.size() &&
-         (endpoints_[from].fd < 0 || !SameGid(endpoints_[from].bound, packet.address.source))) {
+         (endpoints_[from].fd < 0 || endpoints_[from].bound != packet.address.source)) {
     ++from;
   }
   if (from == endpoints_.size() || packet.length + wire::kIcrcBytes > wire::kPacketBytesMax ||

@@ -26,6 +26,7 @@ class UdpPort : public PacketPort {
   bool Send(Instant now, const OutPacket& packet) final;
   int JoinGroup(const Gid& group) final;
   void LeaveGroup(const Gid& group) final;
+  void WantGrh(bool is_wanted) final;
   void LearnIpId(const InPacket& packet, uint16_t ip_id) final { hints_.Learn(ip_id); }
   const PortCounters& counters() const final { return counters_; }
 
@@ -81,6 +82,7 @@ class UdpPort : public PacketPort {
   const UdpPortConfig config_;
   std::vector<Endpoint> endpoints_;  // closed ones stay, with fd -1: indices are names
   std::vector<bool> blocked_;
+  bool wants_grh_ = true;
   SendCollector collector_;
   IpIdHints hints_;
   std::vector<OneByOne> one_by_one_;

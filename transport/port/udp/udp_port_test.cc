@@ -268,6 +268,23 @@ TEST_P(UdpPortTest, TrafficClassAndHopLimitTravelWithEachPacket) {
   }
 }
 
+TEST_P(UdpPortTest, WhoWantsNoGrhGetsNone) {
+  OPEN_OR_SKIP(OpenV4Pair());
+  to_b_.traffic_class = 0xb8;
+  to_b_.hop_limit = 3;
+  const wire::PacketAddress untold;
+  for (bool is_wanted : {false, true, false}) {
+    b_->WantGrh(is_wanted);
+    Send(a_.get(), to_b_, MakePacket(64, 1));
+    a_->Flush({});
+    Received got;
+    ASSERT_TRUE(ReceiveOne(b_.get(), &got));
+    EXPECT_EQ(got.address.traffic_class, is_wanted ? 0xb8 : untold.traffic_class);
+    EXPECT_EQ(got.address.hop_limit, is_wanted ? 3 : untold.hop_limit);
+    EXPECT_EQ(got.check, IcrcCheck::kExact);
+  }
+}
+
 TEST_P(UdpPortTest, Ipv6CarriesClassHopLimitAndFlowLabel) {
   OPEN_OR_SKIP(OpenPair(V6Loopback(), V6Loopback()));
   to_b_.traffic_class = 0x2e;

@@ -32,26 +32,33 @@ uint32_t SetBuffers(int fd, uint32_t wanted_bytes) {
   return static_cast<uint32_t>(bytes);
 }
 
+bool SetGrh(int fd, bool ipv4, bool is_wanted) {
+  const int value = is_wanted ? 1 : 0;
+  if (ipv4) {
+    return Set(fd, IPPROTO_IP, IP_RECVTOS, value) && Set(fd, IPPROTO_IP, IP_RECVTTL, value);
+  }
+  Set(fd, IPPROTO_IPV6, IPV6_FLOWINFO, value);  // 0 without it
+  return Set(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, value) &&
+         Set(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, value);
+}
+
 // What every socket of ours sets. False: errno says which kernel can't.
 bool SetCommon(int fd, bool ipv4) {
   // Not every kernel has these two; without them batches arrive, and drops pass, one by one unseen.
   Set(fd, SOL_UDP, UDP_GRO, 1);
   Set(fd, SOL_SOCKET, SO_RXQ_OVFL, 1);
   if (ipv4) {
-    return Set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO) &&
-           Set(fd, IPPROTO_IP, IP_RECVTOS, 1) && Set(fd, IPPROTO_IP, IP_RECVTTL, 1) &&
+    return Set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO) && SetGrh(fd, ipv4, true) &&
            Set(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1) && Set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
   }
   // Labels as the address vector says, 0 included; the kernel would make one up.
   Set(fd, IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0);
   Set(fd, IPPROTO_IPV6, IPV6_FLOWINFO_SEND, 1);
-  Set(fd, IPPROTO_IPV6, IPV6_FLOWINFO, 1);
   Set(fd, IPPROTO_IPV6, kIpv6MulticastAll, 0);  // since Linux 4.20
   // Kernel rxe sends UDP checksum 0, which IPv6 sockets drop unless told.
   return Set(fd, SOL_UDP, UDP_NO_CHECK6_RX, 1) && Set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1) &&
          Set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO) &&
-         Set(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1) && Set(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1) &&
-         Set(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1) &&
+         Set(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1) && SetGrh(fd, ipv4, true) &&
          Set(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
 }
 
@@ -171,7 +178,7 @@ SocketAddress MakeSocketAddress(const Gid& gid, uint16_t port, uint32_t interfac
     out.length = sizeof *v4;
     return out;
   }
-  auto* v6 = reinterpret_cast<sockaddr_in6*>(&out.storage);
+  sockaddr_in6* v6 = &out.storage;
   v6->sin6_family = AF_INET6;
   v6->sin6_port = htons(port);
   v6->sin6_flowinfo = htonl(flow_label & 0xf'ffff);
@@ -201,6 +208,10 @@ bool IsLinkLocal(const Gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0x
 
 bool IsGroup(const Gid& gid) {
   return gid.IsMulticast() || (gid.IsIpv4Mapped() && (gid.raw[12] & 0xf0) == 0xe0);
+}
+
+void AskForGrh(const Endpoint& endpoint, bool is_wanted) {
+  SetGrh(endpoint.fd, endpoint.ipv4, is_wanted);
 }
 
 bool OpenEndpoint(const UdpAddress& address, const UdpPortConfig& config, Endpoint* out,

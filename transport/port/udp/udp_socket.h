@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -58,7 +57,7 @@ struct UdpPortError {
 std::string TextOf(const UdpAddress& address);
 
 struct SocketAddress {
-  sockaddr_storage storage{};
+  sockaddr_in6 storage{};  // or a sockaddr_in
   socklen_t length = 0;
 
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
@@ -70,13 +69,6 @@ SocketAddress MakeSocketAddress(const Gid& gid, uint16_t port, uint32_t interfac
 // False: neither IPv4 nor IPv6.
 bool ReadSocketAddress(const sockaddr* address, Gid* gid, uint16_t* port);
 
-// Equality without a call of memcmp: for each packet.
-inline bool SameGid(const Gid& a, const Gid& b) {
-  uint64_t x[2], y[2];
-  memcpy(x, a.raw.data(), sizeof x);
-  memcpy(y, b.raw.data(), sizeof y);
-  return ((x[0] ^ y[0]) | (x[1] ^ y[1])) == 0;
-}
 bool IsLinkLocal(const Gid& gid);  // fe80::/10
 bool IsGroup(const Gid& gid);      // ff00::/8, or 224.0.0.0/4 in its mapped form
 
@@ -98,5 +90,7 @@ bool OpenEndpoint(const UdpAddress& address, const UdpPortConfig& config, Endpoi
 // A socket that receives what is sent to `group` on the interface of `via`. 0 or errno.
 int OpenGroupEndpoint(const Endpoint& via, const Gid& group, const UdpPortConfig& config,
                       Endpoint* out);
+// Whether the kernel shall tell what a GRH has of a datagram's IP header. Sockets are opened so.
+void AskForGrh(const Endpoint& endpoint, bool is_wanted);
 
 }  // namespace verbena::transport
