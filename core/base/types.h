@@ -18,12 +18,12 @@ struct Number {
   friend constexpr auto operator<=>(Number, Number) = default;
 };
 
-using Qpn = Number<struct QpnTag, uint32_t>;    // 24 bits
+using Qpn = Number<struct QpnTag, uint32_t>;  // 24 bits
 using QKey = Number<struct QKeyTag, uint32_t>;
 using PKey = Number<struct PKeyTag, uint16_t>;  // 15-bit key, top bit = full member
 using LKey = Number<struct LKeyTag, uint32_t>;  // index << 8 | key byte, as all HCAs do
 using RKey = Number<struct RKeyTag, uint32_t>;
-using Msn = Number<struct MsnTag, uint32_t>;    // 24 bits, IBTA 9.7.7.1
+using Msn = Number<struct MsnTag, uint32_t>;  // 24 bits, IBTA 9.7.7.1
 using GidIndex = Number<struct GidIndexTag, uint8_t>;
 
 inline constexpr Qpn kQpnSmi{0};

@@ -241,10 +241,7 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
     has_progress = has_pdu || outputs_ != outputs_before;
     ++steps;
   }
-  if (is_undrained) {
-    AfterInput(qp);
-    DrainMarked();
-  }
+  if (is_undrained) AfterInput(qp);
   bool has_work = has_progress && MaySend(qp);
   if (has_work || qp.has_more_output) {
     MakeReady(qp);
@@ -278,6 +275,10 @@ bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
     } else if (!session->ready_hook.IsLinked()) {
       ready_sessions_.PushBack(session->ready_hook);
     }
+  }
+  // What was sent leaves before a look at what else came of it.
+  for (size_t i = 0; i < nics_.size() && !drain_.empty(); ++i) {
+    if (nics_[i]->port != nullptr) nics_[i]->port->Flush(now);
   }
   Settle();
   return !ready_sessions_.IsEmpty() || HasPacedWork();

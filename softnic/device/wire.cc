@@ -212,8 +212,15 @@ bool DeviceCore::PollPorts(Instant now, uint32_t max_packets) {
          ++i) {
       any = true;
       TakePacket(*nic, packet);
-      // What a batch brings is acknowledged together.
-      if (!packet.more_follow) DrainMarked();
+      // What a batch brings is acknowledged together. But whose client is about to answer goes
+      // first: the rest, as a rule the peer's acknowledgement, is for the time after the answer.
+      if (!packet.more_follow) {
+        DrainMarked();
+      } else if (drain_.size() == 1 && drain_.front()->ack_hold.is_trusting()) {
+        const size_t held_before = held_acks_.size();
+        DrainMarked();
+        if (held_acks_.size() > held_before) break;
+      }
     }
     FlushMerge(*nic);
   }

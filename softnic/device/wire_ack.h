@@ -29,7 +29,7 @@ class AckHold {
   // The QP has an acknowledgement to send. True: it waits.
   bool OnAck(Instant now) {
     acked_at_ = now;
-    is_holding_ = answers_ >= needed_;
+    is_holding_ = is_trusting();
     return is_holding_;
   }
   // The QP has a request to send.
@@ -47,6 +47,8 @@ class AckHold {
     needed_ = std::min(needed_ * 4, kAnswersToTrustMax);
   }
 
+  // The next acknowledgement waits.
+  bool is_trusting() const { return answers_ >= needed_; }
   bool is_holding() const { return is_holding_; }
   Instant acked_at() const { return acked_at_; }
 

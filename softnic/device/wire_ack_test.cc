@@ -134,6 +134,28 @@ TEST_P(PingPong, AnAnswerInTheNextTurnIsSoonHoweverLongTurnsAre) {
   EXPECT_EQ(sent, std::vector{transport::Opcode::kAcknowledge});
 }
 
+// What comes behind a message in its batch is no matter for the answer.
+TEST_P(PingPong, TheAnswerGoesBeforeTheRestOfTheBatch) {
+  a->dma.moves_now = b->dma.moves_now = true;
+  EarnTrust();
+  EarnTrust();
+  bob.PollAll(cq_b);
+  to[0] = 0;
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), 8, mr_a.lkey)});
+  a->Settle();
+  a->device->FlushPorts(a->now);
+  ASSERT_EQ(ports[1].inbox.size(), 2u) << "with it the acknowledgement of the last answer";
+  b->device->PollPorts(b->now, 16);
+  EXPECT_EQ(to[0], from[0]);
+  EXPECT_EQ(bob.PollAll(cq_b).size(), GetParam() ? 0u : 1u);
+  PostAnswer();
+  b->Settle();
+  b->device->FlushPorts(b->now);
+  EXPECT_EQ(sent, kWriteThenAck);
+  b->device->PollPorts(b->now, 16);
+  EXPECT_EQ(bob.PollAll(cq_b).size(), GetParam() ? 1u : 0u);
+}
+
 TEST_P(PingPong, AnAnswerOfTheTurnInWhichTheWaitEndsIsInTime) {
   EarnTrust();
   Ask();

@@ -52,16 +52,16 @@ uint32_t SendBatch::SegmentLength(uint32_t index) const {
   return index + 1 < segment_count ? segment_bytes : used_bytes - index * segment_bytes;
 }
 
-void SendBatch::PrepareWhole() {
-  Prepare(parts.data(), part_count, segment_count > 1 ? segment_bytes : 0);
+void SendBatch::PrepareWhole(uint8_t hop_limit) {
+  Prepare(hop_limit, parts.data(), part_count, segment_count > 1 ? segment_bytes : 0);
 }
 
-void SendBatch::PrepareSegment(uint32_t index) {
+void SendBatch::PrepareSegment(uint32_t index, uint8_t hop_limit) {
   one = {segments[index].bytes, SegmentLength(index)};
-  Prepare(&one, 1, 0);
+  Prepare(hop_limit, &one, 1, 0);
 }
 
-void SendBatch::Prepare(iovec* from, uint32_t count, uint32_t gso_bytes) {
+void SendBatch::Prepare(uint8_t hop_limit, iovec* from, uint32_t count, uint32_t gso_bytes) {
   message = {};
   message.msg_name = name.get();
   message.msg_namelen = name.length;
@@ -74,13 +74,12 @@ void SendBatch::Prepare(iovec* from, uint32_t count, uint32_t gso_bytes) {
   };
   if (gso_bytes != 0) append(SOL_UDP, UDP_SEGMENT, static_cast<uint16_t>(gso_bytes));
   const bool v4 = address.IsIpv4();
-  // 0 stands for what the kernel does unasked. For the hop limit that is the default: a packet with
-  // none left goes nowhere.
+  // 0 stands for what the kernel does unasked.
   if (address.traffic_class != 0) {
     append(v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, int{address.traffic_class});
   }
-  if (address.hop_limit != 0) {
-    append(v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TTL : IPV6_HOPLIMIT, int{address.hop_limit});
+  if (hop_limit != 0) {
+    append(v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TTL : IPV6_HOPLIMIT, int{hop_limit});
   }
   message.msg_controllen = used;
   if (used != 0) message.msg_control = control.data();

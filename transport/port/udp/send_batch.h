@@ -59,16 +59,17 @@ struct SendBatch {
   uint32_t SegmentLength(uint32_t index) const;
   // The next segment's bytes for the kernel.
   void AddPart(std::byte* bytes, uint32_t length);
-  // Fills `message` for the whole batch, or for one segment.
-  void PrepareWhole();
-  void PrepareSegment(uint32_t index);
+  // Fills `message` for the whole batch, or for one segment. `hop_limit`: to tell the kernel, if
+  // not 0 (HopLimitToTell).
+  void PrepareWhole(uint8_t hop_limit);
+  void PrepareSegment(uint32_t index, uint8_t hop_limit);
   // Computes the ICRCs anew, for packets that go out one by one: IPv4 identification 0.
   void BecomeOneByOne();
   // Lent packets go back to their lenders.
   void GiveBack();
 
  private:
-  void Prepare(iovec* parts, uint32_t part_count, uint32_t gso_bytes);
+  void Prepare(uint8_t hop_limit, iovec* parts, uint32_t part_count, uint32_t gso_bytes);
 };
 
 // Collects packets into batches, several destinations at a time. Packets of one endpoint to one

@@ -176,7 +176,7 @@ TEST_F(SendBatchTest, LentPacketsStayWhereTheyAreAndComeBackOnce) {
   ASSERT_NE(batch, nullptr);
   EXPECT_EQ(batch->segment_count, 4u);
   EXPECT_EQ(batch->used_bytes, 3 * 1004u + 24);
-  batch->PrepareWhole();
+  batch->PrepareWhole(batch->address.hop_limit);
   ASSERT_EQ(batch->message.msg_iovlen, 2u) << "what lies back to back is one part";
   EXPECT_EQ(batch->message.msg_iov[0].iov_base, lender.block.data());
   EXPECT_EQ(batch->message.msg_iov[0].iov_len, 3 * 1004u);
@@ -199,9 +199,9 @@ TEST_F(SendBatchTest, LentPacketsOfDifferentPlacesAreParts) {
   collector_.CloseAll();
   SendBatch* batch = Take();
   ASSERT_NE(batch, nullptr);
-  batch->PrepareWhole();
+  batch->PrepareWhole(batch->address.hop_limit);
   EXPECT_EQ(batch->message.msg_iovlen, 3u);
-  batch->PrepareSegment(1);
+  batch->PrepareSegment(1, batch->address.hop_limit);
   ASSERT_EQ(batch->message.msg_iovlen, 1u);
   EXPECT_EQ(batch->message.msg_iov->iov_base, lender.block.data());
   EXPECT_EQ(batch->message.msg_iov->iov_len, 1004u);
@@ -258,7 +258,7 @@ TEST_F(SendBatchTest, TheMessageSaysWhatTheKernelShallDo) {
     }
     return nullptr;
   };
-  batch->PrepareWhole();
+  batch->PrepareWhole(batch->address.hop_limit);
   EXPECT_EQ(batch->message.msg_iov->iov_len, 208u);
   const cmsghdr* segment = find(SOL_UDP, UDP_SEGMENT);
   ASSERT_NE(segment, nullptr);
@@ -267,7 +267,7 @@ TEST_F(SendBatchTest, TheMessageSaysWhatTheKernelShallDo) {
   EXPECT_EQ(bytes, 104);
   EXPECT_NE(find(IPPROTO_IP, IP_TOS), nullptr);
   EXPECT_NE(find(IPPROTO_IP, IP_TTL), nullptr);
-  batch->PrepareSegment(1);
+  batch->PrepareSegment(1, batch->address.hop_limit);
   EXPECT_EQ(batch->message.msg_iov->iov_len, 104u);
   EXPECT_EQ(batch->message.msg_iov->iov_base, batch->own.get() + 104);
   EXPECT_EQ(find(SOL_UDP, UDP_SEGMENT), nullptr);

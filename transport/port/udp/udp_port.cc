@@ -144,8 +144,9 @@ bool UdpPort::Send(Instant now, const OutPacket& packet) {
 
 UdpPort::Progress UdpPort::Transmit(SendBatch* batch) {
   if (batch->one_by_one) return TransmitOneByOne(batch);
-  batch->PrepareWhole();
-  const int error = SendMessage(endpoints_[batch->endpoint].fd, &batch->message);
+  Endpoint& from = endpoints_[batch->endpoint];
+  batch->PrepareWhole(FollowHopLimit(batch->address, &from));
+  const int error = SendMessage(from.fd, &batch->message);
   return OnSent(batch, error);
 }
 
@@ -183,8 +184,9 @@ UdpPort::Progress UdpPort::TransmitOneByOne(SendBatch* batch) {
   bool all_sent = true;
   while (batch->next_segment < batch->segment_count) {
     const uint32_t length = batch->SegmentLength(batch->next_segment);
-    batch->PrepareSegment(batch->next_segment);
-    const int error = SendMessage(endpoints_[batch->endpoint].fd, &batch->message);
+    Endpoint& from = endpoints_[batch->endpoint];
+    batch->PrepareSegment(batch->next_segment, FollowHopLimit(batch->address, &from));
+    const int error = SendMessage(from.fd, &batch->message);
     ++counters_.sent_batches;
     switch (ClassifySendError(error, false)) {
       case SendOutcome::kSent:

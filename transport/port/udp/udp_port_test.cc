@@ -268,6 +268,32 @@ TEST_P(UdpPortTest, TrafficClassAndHopLimitTravelWithEachPacket) {
   }
 }
 
+TEST_P(UdpPortTest, EachHopLimitIsRightHoweverOftenItIsAskedFor) {
+  for (bool v4 : {true, false}) {
+    OPEN_OR_SKIP(v4 ? OpenV4Pair() : OpenPair(V6Loopback(), V6Loopback()));
+    uint8_t unasked = 0;
+    auto arrives_with = [&](uint8_t hop_limit) {
+      to_b_.hop_limit = hop_limit;
+      Send(a_.get(), to_b_, MakePacket(64, hop_limit));
+      a_->Flush({});
+      Received got;
+      EXPECT_TRUE(ReceiveOne(b_.get(), &got));
+      return got.address.hop_limit;
+    };
+    unasked = arrives_with(0);
+    EXPECT_GT(unasked, 0);
+    EXPECT_NE(unasked, 7);
+    for (int round = 0; round < 2; ++round) {
+      for (int i = 0; i < 40; ++i) ASSERT_EQ(arrives_with(7), 7) << i;
+      EXPECT_EQ(arrives_with(0), unasked);
+      EXPECT_EQ(arrives_with(9), 9);
+      EXPECT_EQ(arrives_with(7), 7);
+      for (int i = 0; i < 40; ++i) ASSERT_EQ(arrives_with(0), unasked) << i;
+      EXPECT_EQ(arrives_with(255), 255);
+    }
+  }
+}
+
 TEST_P(UdpPortTest, WhoWantsNoGrhGetsNone) {
   OPEN_OR_SKIP(OpenV4Pair());
   to_b_.traffic_class = 0xb8;

@@ -42,6 +42,24 @@ bool SetGrh(int fd, bool ipv4, bool is_wanted) {
          Set(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, value);
 }
 
+// So many batches in a row make their hop limit the socket's.
+constexpr uint8_t kBatchesToFollow = 16;
+
+// What the kernel sends with; 0: unknown.
+uint8_t HopLimitOf(const Endpoint& endpoint) {
+  int value = 0;
+  socklen_t length = sizeof value;
+  const int error = endpoint.ipv4
+                        ? getsockopt(endpoint.fd, IPPROTO_IP, IP_TTL, &value, &length)
+                        : getsockopt(endpoint.fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, &value, &length);
+  return error == 0 && value > 0 && value < 256 ? static_cast<uint8_t>(value) : 0;
+}
+
+bool SetHopLimit(const Endpoint& endpoint, uint8_t value) {
+  return endpoint.ipv4 ? Set(endpoint.fd, IPPROTO_IP, IP_TTL, value)
+                       : Set(endpoint.fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, value);
+}
+
 // What every socket of ours sets. False: errno says which kernel can't.
 bool SetCommon(int fd, bool ipv4) {
   // Not every kernel has these two; without them batches arrive, and drops pass, one by one unseen.
@@ -212,6 +230,29 @@ bool IsGroup(const Gid& gid) {
 
 void AskForGrh(const Endpoint& endpoint, bool is_wanted) {
   SetGrh(endpoint.fd, endpoint.ipv4, is_wanted);
+}
+
+uint8_t HopLimitToTell(const Endpoint& from, const wire::PacketAddress& to) {
+  // 0 stands for what the kernel does unasked: a packet with none left goes nowhere. Groups have an
+  // option of their own.
+  if (from.hop_limit == 0 || IsGroup(to.destination)) return to.hop_limit;
+  const uint8_t wanted = to.hop_limit != 0 ? to.hop_limit : from.default_hop_limit;
+  return wanted == from.hop_limit ? 0 : wanted;
+}
+
+uint8_t FollowHopLimit(const wire::PacketAddress& to, Endpoint* from) {
+  const uint8_t told = HopLimitToTell(*from, to);
+  if (told == 0 || told != from->other_hop_limit || IsGroup(to.destination)) {
+    from->other_hop_limit = told;
+    from->others = 0;
+    return told;
+  }
+  if (++from->others < kBatchesToFollow) return told;
+  from->others = 0;
+  if (from->hop_limit == 0) from->default_hop_limit = HopLimitOf(*from);
+  if (from->default_hop_limit == 0 || !SetHopLimit(*from, told)) return told;
+  from->hop_limit = told;
+  return 0;
 }
 
 bool OpenEndpoint(const UdpAddress& address, const UdpPortConfig& config, Endpoint* out,

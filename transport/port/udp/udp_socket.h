@@ -80,6 +80,10 @@ struct Endpoint {
   bool ipv4 = false;
   uint32_t kernel_drops = 0;          // SO_RXQ_OVFL's last value
   uint32_t receive_buffer_bytes = 0;  // as the kernel granted it
+  uint8_t hop_limit = 0;              // of what it sends to no group, unasked; 0: the kernel's
+  uint8_t default_hop_limit = 0;      // the kernel's, known once `hop_limit` is set
+  uint8_t other_hop_limit = 0;        // that of the last `others` batches
+  uint8_t others = 0;
 
   bool IsForGroup() const { return bound != address.gid; }
 };
@@ -92,5 +96,10 @@ int OpenGroupEndpoint(const Endpoint& via, const Gid& group, const UdpPortConfig
                       Endpoint* out);
 // Whether the kernel shall tell what a GRH has of a datagram's IP header. Sockets are opened so.
 void AskForGrh(const Endpoint& endpoint, bool is_wanted);
+// The hop limit of which a batch to `to` has to tell the kernel; 0: it is the socket's.
+uint8_t HopLimitToTell(const Endpoint& from, const wire::PacketAddress& to);
+// The same before a batch is sent at once: a limit that is asked for again and again becomes the
+// socket's, as telling it costs the kernel an allocation. Not while other batches are prepared.
+uint8_t FollowHopLimit(const wire::PacketAddress& to, Endpoint* from);
 
 }  // namespace verbena::transport

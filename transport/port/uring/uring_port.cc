@@ -327,7 +327,7 @@ void UringPort::OnBatchesReady() {
 
 void UringPort::Prepare(SendBatch* batch) {
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_->ring);
-  batch->PrepareWhole();
+  batch->PrepareWhole(HopLimitToTell(endpoints()[batch->endpoint], batch->address));
   // With DONTWAIT it completes while it is submitted, in whichever thread that is. A chain, so that
   // no batch overtakes one that found no room.
   if (ring_->last_send != nullptr && ring_->last_send_endpoint == batch->endpoint) {
