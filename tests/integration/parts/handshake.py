@@ -13,6 +13,8 @@ from parts.rdmacm import (STAGE_PATHS, address_of, await_listener, beside, nothi
                           on_two_hosts)
 
 ADDRESS = "127.0.0.1"
+# UCX_TLS, and what its example sends by.
+UCX_WAYS = (("rc_v,self", "tag"), ("rc_v,self", "am"), ("ud_v,self", "am"))
 EVENT = re.compile(r"^event RDMA_CM_EVENT_(\S+) (-?\d+)$|^failed (\S+) (\d+)$", re.MULTILINE)
 BURST = 6
 UCX_MESSAGES = 2
@@ -308,6 +310,6 @@ def cases(_thorough):
         add("the daemon is killed", daemon_dies)
         add("the NIC's hardware address changes", address_moves)
         add(f"{BURST} connections at once, a backlog of one", burst, 120)
-        for transports, kind in (("rc_v,self", "tag"), ("rc_v,self", "am"), ("ud_v,self", "am")):
+        for transports, kind in UCX_WAYS:
             add(f"UCX, {transports.split(',', maxsplit=1)[0]}, {kind}", ucx(beside, transports, kind))
     return specs

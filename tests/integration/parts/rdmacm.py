@@ -20,6 +20,9 @@ FIO_LIMIT_S = 60
 PINGS = 1000
 # Groups of hosts that agree on them themselves, of which no other program knows.
 GROUPS = {4: "239.7.7.7", 6: "ff15::7:7"}
+QPERF_TESTS = ["rc_bw", "rc_lat", "rc_rdma_read_bw", "rc_rdma_write_lat"]
+# libfabric's ways to us by verbs: provider and type of endpoint.
+FABRICS = (("verbs", "msg"), ("verbs;ofi_rxm", "rdm"))
 
 
 def await_listener(host, process, port=None):
@@ -390,13 +393,12 @@ def cases(thorough):
         Spec("the server is killed", killed("server"), 60),
         Spec("the client is killed", killed("client"), 60),
         Spec("the daemon is killed", daemon_dies, 60),
-        Spec("qperf over rdma_cm", qperf(beside, ["rc_bw", "rc_lat", "rc_rdma_read_bw",
-                                          "rc_rdma_write_lat"]), 60),
+        Spec("qperf over rdma_cm", qperf(beside, QPERF_TESTS), 60),
         Spec("pyverbs' tests of rdma_cm", pyverbs, 300),
         Spec("the API used directly", lambda case: run_gtest(case, "rdmacm_test", case.instance(),
                                                              60), 70),
     ]
-    for provider, endpoint in (("verbs", "msg"), ("verbs;ofi_rxm", "rdm")):
+    for provider, endpoint in FABRICS:
         specs.append(Spec(f"fi_pingpong, {provider}, {endpoint}", libfabric(beside, provider, endpoint), 60))
     count = 10_000 if thorough else 300
     specs.append(Spec(f"{count} connections one after the other", cycles(count), 300))

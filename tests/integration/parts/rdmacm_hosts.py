@@ -3,15 +3,12 @@ both librdmacms, and sockets over RDMA with the system's. What of this is quick 
 
 from harness import Spec, check
 from hosts import MILLION, LossyLink, Namespace, pair_on
-from parts.handshake import ucx
-from parts.rdmacm import (GROUPS, LOSS_PERCENT, LOSSY_LIMIT_S, MTU, TOOLS, UTILS, address_of, both_end,
-                          connect_to, fio, libfabric, mckey, nothing_is_left, on_two_hosts, perftest,
-                          qperf, rping, rping_persistent)
+from parts.handshake import UCX_WAYS, ucx
+from parts.rdmacm import (FABRICS, GROUPS, LOSS_PERCENT, LOSSY_LIMIT_S, MTU, QPERF_TESTS, TOOLS, UTILS,
+                          address_of, both_end, connect_to, fio, libfabric, mckey, nothing_is_left,
+                          on_two_hosts, perftest, qperf, rping, rping_persistent)
 from parts.rdmacm_system import custom, datagrams, rcopy, stream
 
-QPERF_TESTS = ["rc_bw", "rc_lat", "rc_rdma_read_bw", "rc_rdma_write_lat"]
-UCX_WAYS = (("rc_v,self", "tag"), ("rc_v,self", "am"), ("ud_v,self", "am"))
-FABRICS = (("verbs", "msg"), ("verbs;ofi_rxm", "rdm"))
 RESTS = [name for name, *_ in UTILS if name.startswith(("rdma_", "cmtime"))]
 # Of both libraries, quick ones: the rest of them if there is time.
 ALWAYS = ("cmtime, 100 connections", "rdma_client and rdma_server", "UCX, rc_v, tag",
