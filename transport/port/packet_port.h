@@ -100,7 +100,7 @@ class PacketPort {
   virtual void LeaveGroup(const Gid& group) = 0;
 
   // Becomes readable (level-triggered, for epoll) when Receive may have something, or Send room
-  // again; -1: the port has no fd (sim).
+  // again, from PrepareToSleep to the next call; -1: the port has no fd (sim).
   virtual int poll_fd() const { return -1; }
   // Before the caller sleeps: false if there is something to Receive already.
   virtual bool PrepareToSleep() { return true; }

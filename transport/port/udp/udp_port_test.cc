@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <map>
 
 #include "transport/port/udp/open_udp_port.h"
@@ -501,6 +502,97 @@ TEST_P(UdpPortTest, AFloodThatFindsNoRoomIsCountedWhereItWasLost) {
   ASSERT_TRUE(ReceiveOne(b_.get(), &got));
   EXPECT_LT(received, sent);
   EXPECT_GT(b_->counters().receive_drops, 0u);
+}
+
+// What the port has; looks again and again, and does not sleep.
+bool ReceiveAwake(PacketPort* port, InPacket* out) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
+  while (!port->Receive({}, out)) {
+    if (std::chrono::steady_clock::now() > end) return false;
+  }
+  return true;
+}
+
+// What the port has, up to now.
+int ReceiveAll(PacketPort* port) {
+  int count = 0;
+  for (InPacket packet; port->Receive({}, &packet);) ++count;
+  return count;
+}
+
+bool IsReadable(PacketPort* port, int patience_ms) {
+  pollfd wait{.fd = port->poll_fd(), .events = POLLIN, .revents = 0};
+  return poll(&wait, 1, patience_ms) == 1;
+}
+
+TEST_P(UdpPortTest, WhoWasAwakeForLongIsWokenAllTheSame) {
+  OPEN_OR_SKIP(OpenV4Pair());
+  auto send = [&] {
+    Send(a_.get(), to_b_, MakePacket(64, 1));
+    a_->Flush({});
+  };
+  InPacket packet;
+  for (int sleeps = 0; sleeps < 3; ++sleeps) {
+    for (int i = 0; i < 200; ++i) {
+      send();
+      ASSERT_TRUE(ReceiveAwake(b_.get(), &packet));
+    }
+    EXPECT_EQ(ReceiveAll(b_.get()), 0);
+    // What comes after the last look, and before the sleep.
+    send();
+    if (b_->PrepareToSleep()) {
+      ASSERT_TRUE(IsReadable(b_.get(), kPatienceMs));
+    }
+    ASSERT_TRUE(ReceiveAwake(b_.get(), &packet));
+    // What comes amid it.
+    EXPECT_EQ(ReceiveAll(b_.get()), 0);
+    ASSERT_TRUE(b_->PrepareToSleep());
+    EXPECT_FALSE(IsReadable(b_.get(), 0));
+    send();
+    ASSERT_TRUE(IsReadable(b_.get(), kPatienceMs));
+    ASSERT_TRUE(ReceiveAwake(b_.get(), &packet));
+  }
+}
+
+TEST_P(UdpPortTest, ABusyAddressHidesNoOther) {
+  OPEN_OR_SKIP(OpenV4Pair());
+  UdpPortError error;
+  b_.reset();
+  b_ = OpenKind({.addresses = {{Loopback(2)}, {Loopback(3)}}, .port = b_udp_port_}, &error);
+  ASSERT_NE(b_, nullptr) << error.text;
+  wire::PacketAddress to_other = to_b_;
+  to_other.destination = Loopback(3);
+  auto send = [&](const wire::PacketAddress& to) {
+    Send(a_.get(), to, MakePacket(64, 1));
+    a_->Flush({});
+  };
+  for (int sleeps = 0; sleeps < 3; ++sleeps) {
+    InPacket packet;
+    for (int i = 0; i < 200; ++i) {
+      send(to_b_);
+      ASSERT_TRUE(ReceiveAwake(b_.get(), &packet));
+    }
+    // More than one look takes from the busy one, and something for the other.
+    for (int i = 0; i < 100; ++i) send(to_b_);
+    send(to_other);
+    std::map<Gid, int> received;
+    for (int i = 0; i < 101; ++i) {
+      ASSERT_TRUE(ReceiveAwake(b_.get(), &packet)) << i;
+      ++received[packet.address.destination];
+    }
+    EXPECT_EQ(received[Loopback(2)], 100);
+    EXPECT_EQ(received[Loopback(3)], 1);
+    // Each of them wakes.
+    for (const wire::PacketAddress& to : {to_b_, to_other}) {
+      do {
+        EXPECT_EQ(ReceiveAll(b_.get()), 0);
+      } while (!b_->PrepareToSleep());
+      send(to);
+      ASSERT_TRUE(IsReadable(b_.get(), kPatienceMs));
+      ASSERT_TRUE(ReceiveAwake(b_.get(), &packet));
+      EXPECT_EQ(packet.address.destination, to.destination);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, UdpPortTest,
