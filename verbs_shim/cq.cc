@@ -109,6 +109,7 @@ int ExecuteCreate(Cq* cq, const ibv_cq_init_attr_ex& attr) {
   request.comp_vector = attr.comp_vector;
   request.entries = attr.cqe;
   request.flags = (attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 ? attr.flags : 0;
+  if ((attr.wc_flags & kWcFlagsTimestamps) != 0) request.flags |= shm::kCqTimestamps;
   request.cookie = cq->cookie;
   request.memory = AddressOf(cq->entries);
   shm::CreateCqReply reply = {};

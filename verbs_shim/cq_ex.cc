@@ -9,8 +9,6 @@ namespace {
 constexpr uint64_t kWcFlagsStandard =
     IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_SRC_QP |
     IBV_WC_EX_WITH_SLID | IBV_WC_EX_WITH_SL | IBV_WC_EX_WITH_DLID_PATH_BITS;
-constexpr uint64_t kWcFlagsTimestamps =
-    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 bool LoadNext(Cq* cq) {
   cq->current = NextCompletion(cq);

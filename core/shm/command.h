@@ -296,6 +296,10 @@ struct ImportMrReply {
   uint64_t length;
 };
 
+// Beside the values of enum ibv_create_cq_attr_flags: what completes is stamped with the time at
+// which it does, not with that at which the NIC's turn began.
+inline constexpr uint32_t kCqTimestamps = 1u << 31;
+
 // The channel's fd arrives on the attach socket (kFdChannel, id = handle) before the completion.
 struct CreateCqRequest {
   Handle channel;  // 0: none

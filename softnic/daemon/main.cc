@@ -81,6 +81,7 @@ void IgnoreSignals() {
 int Serve(const DaemonOptions& options) {
   DeviceConfig config;
   config.limits = options.limits;
+  config.completion_clock = Shard::ReadClock;
   Networks networks(options.network);
   if (networks.IsUsed()) {
     std::string error = networks.Open(options.nics, options.control.name_prefix,

@@ -72,7 +72,8 @@ int DeviceCore::CreateCq(Command& command) {
   auto request = command.Request<shm::CreateCqRequest>();
   if (request.entries == 0 || request.entries > nic.limits().max_cqe) return EINVAL;
   if (request.comp_vector >= nic.limits().comp_vectors) return EINVAL;
-  if ((request.flags & ~(kSingleThreaded | kIgnoreOverrun)) != 0) return EINVAL;
+  if ((request.flags & ~(kSingleThreaded | kIgnoreOverrun | shm::kCqTimestamps)) != 0)
+    return EINVAL;
   Channel* channel = nullptr;
   if (request.channel != 0) {
     channel = session.channels.Find(request.channel);
@@ -91,6 +92,7 @@ int DeviceCore::CreateCq(Command& command) {
   cq->cookie = request.cookie;
   cq->ring = CqProducer(cq->queue.memory, entries);
   cq->ignores_overrun = (request.flags & kIgnoreOverrun) != 0;
+  cq->has_timestamps = (request.flags & shm::kCqTimestamps) != 0 && config_.completion_clock;
   cq->handle = session.cqs.Insert(std::move(owned));
   if (channel != nullptr) ++channel->users;
   ++nic.counts.cqs;
@@ -172,7 +174,8 @@ void DeviceCore::PushCompletion(DeviceQp& qp, transport::Completion& completion)
 void DeviceCore::PushCqe(Cq& cq, transport::Completion& completion) {
   if (cq.is_in_error) return;
   shm::Cqe& cqe = completion.cqe;
-  cqe.timestamp_ns = static_cast<uint64_t>(now_.ns);
+  const Instant completed = cq.has_timestamps ? config_.completion_clock() : now_;
+  cqe.timestamp_ns = static_cast<uint64_t>(completed.ns);
   if (!cq.ring.Push(cqe)) {
     if (!cq.ignores_overrun) FailCq(cq);
     return;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "softnic/device/test_world.h"
 
@@ -54,6 +55,24 @@ TEST_F(CqTest, OneEventPerArm) {
   cq_b.ring.Arm(false);
   SendOne();
   EXPECT_EQ(Fd().size(), 2u);
+}
+
+// A turn may take long, and what is posted amid it complete in it.
+TEST_F(CqTest, TimestampsAreOfTheCompletionWhereTheyAreAskedFor) {
+  TestCq cq;
+  ASSERT_EQ(a.CreateCq(64, 0, &cq, shm::kCqTimestamps), 0);
+  TestQp qp = a.MustCreateQp(Service::kRc, cq);
+  TestQp peer = b.MustCreateQp(Service::kRc, cq_b);
+  Connect(a, qp, b, peer, Service::kRc);
+  for (auto [sender, receiver] : {std::pair(&qp, &peer), std::pair(&qp_a, &qp_b)}) {
+    b.PostRecv(*receiver, 1, {SgeOf(memory_b, 64, mr_b.lkey)});
+    a.PostInline(*sender, MakeWqe(shm::WrOpcode::kSend, 1), "x");
+    world.Settle();
+  }
+  const std::optional<Wc> stamped = a.Poll(cq), plain = a.Poll(cq_a);
+  ASSERT_TRUE(stamped && plain);
+  EXPECT_EQ(stamped->timestamp_ns, static_cast<uint64_t>((world.now + TestWorld::kIntoTurn).ns));
+  EXPECT_EQ(plain->timestamp_ns, static_cast<uint64_t>(world.now.ns));
 }
 
 TEST_F(CqTest, ArmingDoesNotFireForWhatIsThereAlready) {

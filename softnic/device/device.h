@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -67,6 +68,10 @@ Gid LinkLocalGidOf(const NicConfig& config);
 struct DeviceConfig {
   std::vector<NicConfig> nics;
   DeviceLimits limits;
+  // Read for each completion of a CQ with timestamps (shm::kCqTimestamps): of what is posted amid a
+  // turn and completes in it, the turn's own time would say that it completed before. Empty: the
+  // turn's it is.
+  std::function<Instant()> completion_clock;
 };
 
 // One row per object for `verbena show`. `fields` in display order.

@@ -190,6 +190,7 @@ struct Cq {
   uint32_t fired_arm = 0;  // the arm sequence last answered with an event
   bool is_in_error = false;
   bool ignores_overrun = false;
+  bool has_timestamps = false;
   bool has_undelivered_event = false;
   bool is_dirty = false;  // has a channel, and CQEs since its arm word was read
   bool is_dirty_solicited = false;

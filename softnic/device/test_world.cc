@@ -402,6 +402,7 @@ TestWorld::TestWorld(uint32_t nics, DeviceLimits limits, TransportFactory factor
     : engine(other_dma != nullptr ? other_dma : &dma) {
   DeviceConfig config;
   config.limits = limits;
+  config.completion_clock = [this] { return now + kIntoTurn; };
   for (uint32_t i = 0; i < nics; ++i) config.nics.push_back(ConfigOf(i));
   device = std::make_unique<DeviceCore>(config, engine, std::move(factory));
 }

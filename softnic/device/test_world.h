@@ -253,6 +253,8 @@ class TestWorld {
   static NicConfig ConfigOf(uint32_t nic);
 
   Instant now{1'000};
+  // What a clock shows when something completes: later than the turn began.
+  static constexpr Duration kIntoTurn{7};
   FakeDma dma;
   SteppedDma* const engine;  // what the device has
   std::unique_ptr<DeviceCore> device;
