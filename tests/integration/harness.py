@@ -70,10 +70,20 @@ def wait_for(condition, limit_s, what):
         time.sleep(0.005)  # between two looks at the condition, not instead of one
 
 
+_port_share = (0, 1)  # of those that carry out cases: which, and how many
+
+
+def take_ports(place, count):
+    """From now on free_port() names none that it names in another of `count` processes."""
+    global _port_share  # pylint: disable=global-statement
+    _port_share = (place, count)
+
+
 def free_port():
     """A TCP port nobody listens on, below the range the kernel hands out to clients."""
+    place, count = _port_share
     for _ in range(200):
-        port = 20000 + int.from_bytes(os.urandom(2), "little") % 12000
+        port = 20000 + int.from_bytes(os.urandom(2), "little") % (12000 // count) * count + place
         with socket.socket(socket.AF_INET6) as probe:
             try:
                 probe.bind(("::", port))
