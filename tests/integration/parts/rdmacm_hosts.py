@@ -52,7 +52,7 @@ def programs(is_lossy):
     limit_s = LOSSY_LIMIT_S if is_lossy else 40
     few = 20 if is_lossy else 200
     yield "rping, persistent server, two clients at once", lambda pair_of: rping_persistent(
-        pair_of, 2, few, limit_s=limit_s)
+        pair_of, few, limit_s=limit_s)
     if is_lossy:
         yield "rping, IPv6", lambda pair_of: rping(pair_of, family=6, count=50, limit_s=limit_s)
         yield "udaddy, its connections", datagram_services
