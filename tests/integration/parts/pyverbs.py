@@ -1,10 +1,13 @@
 """rdma-core's own test suite, as Debian ships it, against checked-in lists of what is due."""
 
 import contextlib
+import fcntl
 import gzip
 import json
+import os
 import pathlib
 import shutil
+import tempfile
 import time
 
 from harness import PYTHON, REPORTS, ROOT, Failure, Spec, check, wait_for
@@ -17,6 +20,7 @@ TEST_LIMIT_S = 60
 HUGE_PAGE_TEST = "test_parent_domain.ParentDomainTrafficTest.test_huge_page_traffic"
 HUGE_PAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
 HUGE_PAGES_NEEDED = 16
+HUGE_PAGES_LOCK = pathlib.Path(tempfile.gettempdir()) / f"verbena-huge-pages-{os.getuid()}.lock"
 
 
 def copy_suite(case):
@@ -125,7 +129,14 @@ def due_tests_pass(case):
 
 @contextlib.contextmanager
 def huge_pages():
-    """Sets huge pages aside for the time being, if that is permitted. Yields whether there are."""
+    """Sets huge pages aside for the time being, if that is permitted. Yields whether there are.
+    They are the machine's: other runs of the suite wait meanwhile."""
+    with open(HUGE_PAGES_LOCK, "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield from set_huge_pages_aside()
+
+
+def set_huge_pages_aside():
     before = int(HUGE_PAGES.read_text()) if HUGE_PAGES.exists() else 0
     if before >= HUGE_PAGES_NEEDED:
         yield True
