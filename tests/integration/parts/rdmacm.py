@@ -12,6 +12,9 @@ from parts.pyverbs import Run, copy_suite, judge, listed
 STAGE_PATHS = STAGE / "lib" / "libverbena-paths.so"
 # A service ID that nobody listens on: of a connection, of a datagram service.
 TOO_EARLY = re.compile(r"RDMA_CM_EVENT_(REJECTED; error: 8|UNREACHABLE; error: 1)\.")
+# Of perftest, all measured. Whether its last message has come an end does not learn when what is lost
+# is the acknowledgement, as the other has gone by then: "retry exceeded", on any NIC.
+LAST_WORD = "Failed to close connection"
 MTU = 4200
 LOSS_PERCENT = 5
 LOSSY_LIMIT_S = 100
@@ -220,24 +223,31 @@ def daemon_dies(case):
 # --- other programs ------------------------------------------------------------------------------
 
 
-def run_perftest(case, pair, tool, options, count, limit_s):
+def run_perftest(case, pair, tool, options, count, limit_s, is_lossy):
     kind = tool.split("_")[2]
     port = str(free_port())
     common = [tool, "-R", "-F", "-n", str(count), "-p", port, *options]
-    server, client = connect_to(case, pair, common, [*common, address_of(pair, 4)], limit_s, port)
-    server.expect_exit(10)
-    check_table(client, kind, False)
+    try:
+        server, _ = connect_to(case, pair, common, [*common, address_of(pair, 4)], limit_s, port)
+        server.expect_exit(10)
+    except Failure as failure:
+        if not is_lossy or LAST_WORD not in str(failure):
+            raise
+        check(0 in [process.wait(10) for process in case.processes[-2:]],
+              f"neither end ended well\n{failure}")
+        case.note("who got the last message was gone before its acknowledgement had come")
+    check_table(case.processes[-1], kind, False)
     nothing_is_left(case, pair)
 
 
-def perftest(pair_of, tool, options, count=500, limit_s=40):
+def perftest(pair_of, tool, options, count=500, limit_s=40, is_lossy=False):
     """perftest listens once for itself and then, anew, for the QPs that it measures; its client may
     come before that, on any NIC. It is told so, and we try again."""
     def case_function(case):
         pair = pair_of(case)
         for attempt in range(10):
             try:
-                return run_perftest(case, pair, tool, options, count, limit_s)
+                return run_perftest(case, pair, tool, options, count, limit_s, is_lossy)
             except Failure as failure:
                 if not TOO_EARLY.search(str(failure)):
                     raise

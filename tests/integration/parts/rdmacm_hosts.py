@@ -79,7 +79,7 @@ def programs(is_lossy):
         if is_lossy and "UD" in options:
             continue  # it waits for what was lost
         yield (" ".join([tool, *options, "-R"]), lambda pair_of, tool=tool, options=options: perftest(
-            pair_of, tool, options, 50 if is_lossy else 500, limit_s))
+            pair_of, tool, options, 50 if is_lossy else 500, limit_s, is_lossy))
 
 
 def socket_programs(is_lossy):
