@@ -98,9 +98,10 @@ int SetOpFlags(uint64_t wanted, uint64_t* tx_op_flags, uint64_t* rx_op_flags) {
   if (flags == nullptr) return -FI_EINVAL;
   wanted &= ~(FI_TRANSMIT | FI_RECV);
   const bool is_transmit = flags == tx_op_flags;
-  const uint64_t known = is_transmit ? FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE |
-                                           FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE
-                                     : FI_COMPLETION | FI_MULTI_RECV;
+  const uint64_t known = is_transmit
+                             ? FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE |
+                                   FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE
+                             : FI_COMPLETION | FI_MULTI_RECV;
   if ((wanted & ~known) != 0) return -FI_EBADFLAGS;
   *(is_transmit ? tx_op_flags : rx_op_flags) = wanted;
   return 0;

@@ -20,16 +20,26 @@ struct Av::State {
   Lock lock;
   AvStore* store = nullptr;
   AvTable table;
+  List<fi_addr_t> user_ids;      // FI_AV_USER_ID, by number; FI_ADDR_NOTAVAIL: it has none
   bool is_asynchronous = false;  // FI_EVENT
   Eq* eq = nullptr;
 };
 
 namespace {
 
-constexpr uint64_t kInsertFlags = FI_MORE | FI_SYNC_ERR;
+constexpr uint64_t kInsertFlags = FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID;
 constexpr size_t kNameBytesMax = 100;
 
 Av* Of(fid_av* base) { return reinterpret_cast<Av*>(base); }
+
+// By which completions name a source instead of its number. The lock is held. -FI_ENOMEM.
+int SetUserId(Av::State* state, uint64_t number, fi_addr_t id) {
+  if (number >= state->user_ids.size() && id == FI_ADDR_NOTAVAIL) return 0;
+  if (!state->user_ids.Reserve(number + 1)) return -FI_ENOMEM;
+  while (state->user_ids.size() <= number) state->user_ids.Push(FI_ADDR_NOTAVAIL);
+  state->user_ids[number] = id;
+  return 0;
+}
 
 // Of one insert call.
 class Insertion {
@@ -38,6 +48,7 @@ class Insertion {
       : av_(av),
         out_(out),
         errors_((flags & FI_SYNC_ERR) != 0 ? static_cast<int*>(context) : nullptr),
+        has_user_ids_((flags & FI_AV_USER_ID) != 0),
         context_(context) {}
 
   // `address` of nullptr: `error` says why there is none.
@@ -46,6 +57,7 @@ class Insertion {
     if (address != nullptr) {
       Guard guard(av_->state->lock);
       error = av_->state->table.Insert(*address, &number);
+      if (error == 0 && has_user_ids_) error = TakeUserId(number);
     }
     if (error == 0) {
       ++done_;
@@ -61,6 +73,8 @@ class Insertion {
   // What the call returns.
   int End() {
     if (done_ != 0) av_->insertions.fetch_add(1, std::memory_order_release);
+    // Who remembers what an address was called has to ask anew.
+    if (done_ != 0 && has_user_ids_) av_->removals.fetch_add(1, std::memory_order_release);
     if (!av_->state->is_asynchronous) return static_cast<int>(done_);
     const fi_eq_entry entry = {&av_->fid.fid, context_, done_};
     Post(av_->state->eq, FI_AV_COMPLETE, &entry, sizeof(entry));
@@ -68,6 +82,13 @@ class Insertion {
   }
 
  private:
+  int TakeUserId(uint64_t number) {
+    const int error = SetUserId(av_->state, number, out_[index_]);
+    bool is_gone;
+    if (error != 0) av_->state->table.Remove(number, &is_gone);
+    return error;
+  }
+
   void ReportFailure(int error) {
     fi_eq_err_entry entry = {};
     entry.fid = &av_->fid.fid;
@@ -80,13 +101,18 @@ class Insertion {
   Av* av_;
   fi_addr_t* out_;
   int* errors_;
+  bool has_user_ids_;
   void* context_;
   uint64_t index_ = 0, done_ = 0;
 };
 
 // What all insert calls refuse.
-int CheckInsert(const Av* av, uint64_t flags, const void* context) {
+int CheckInsert(const Av* av, const fi_addr_t* out, uint64_t flags, const void* context) {
   if ((flags & ~kInsertFlags) != 0) return -FI_EBADFLAGS;
+  if ((flags & FI_AV_USER_ID) != 0) {
+    if ((av->domain->caps & FI_AV_USER_ID) == 0) return -FI_EBADFLAGS;
+    if (out == nullptr) return -FI_EINVAL;  // it has the identifiers
+  }
   if (av->state->is_asynchronous && av->state->eq == nullptr) return -FI_ENOEQ;
   if ((flags & FI_SYNC_ERR) != 0 && (av->state->is_asynchronous || context == nullptr)) {
     return -FI_EINVAL;
@@ -97,7 +123,7 @@ int CheckInsert(const Av* av, uint64_t flags, const void* context) {
 int Insert(fid_av* base, const void* addresses, size_t count, fi_addr_t* out, uint64_t flags,
            void* context) {
   Av* av = Of(base);
-  if (const int error = CheckInsert(av, flags, context); error != 0) return error;
+  if (const int error = CheckInsert(av, out, flags, context); error != 0) return error;
   if (count != 0 && addresses == nullptr) return -FI_EINVAL;
   Insertion insertion(av, out, flags, context);
   auto* at = static_cast<const char*>(addresses);
@@ -121,7 +147,7 @@ int Insert(fid_av* base, const void* addresses, size_t count, fi_addr_t* out, ui
 int InsertService(fid_av* base, const char* node, const char* service, fi_addr_t* out,
                   uint64_t flags, void* context) {
   Av* av = Of(base);
-  if (const int error = CheckInsert(av, flags, context); error != 0) return error;
+  if (const int error = CheckInsert(av, out, flags, context); error != 0) return error;
   if (node == nullptr) return -FI_EINVAL;
   SockAddress address;
   const int error = Resolve(node, service, false, av->domain->addr_format, &address);
@@ -149,7 +175,7 @@ int ResolveNode(const char* node, size_t steps, uint32_t addr_format, SockAddres
 int InsertSymmetric(fid_av* base, const char* node, size_t nodes, const char* service,
                     size_t services, fi_addr_t* out, uint64_t flags, void* context) {
   Av* av = Of(base);
-  if (const int error = CheckInsert(av, flags, context); error != 0) return error;
+  if (const int error = CheckInsert(av, out, flags, context); error != 0) return error;
   if (node == nullptr || service == nullptr) return -FI_EINVAL;
   char* end = nullptr;
   const unsigned long port = strtoul(service, &end, 10);
@@ -179,6 +205,7 @@ int Remove(fid_av* base, fi_addr_t* numbers, size_t count, uint64_t flags) {
     if (const int result = av->state->table.Remove(numbers[i], &is_gone); result != 0) {
       error = result;
     }
+    if (is_gone) SetUserId(av->state, numbers[i], FI_ADDR_NOTAVAIL);
     has_removed |= is_gone;
   }
   if (has_removed) av->removals.fetch_add(1, std::memory_order_release);
@@ -312,7 +339,9 @@ bool Lookup(Av* av, fi_addr_t number, SockAddress* out) {
 fi_addr_t FindByAddress(Av* av, const SockAddress& address) {
   Guard guard(av->state->lock);
   uint64_t number;
-  return av->state->table.Find(address, &number) ? number : FI_ADDR_NOTAVAIL;
+  if (!av->state->table.Find(address, &number)) return FI_ADDR_NOTAVAIL;
+  const List<fi_addr_t>& ids = av->state->user_ids;
+  return number < ids.size() && ids[number] != FI_ADDR_NOTAVAIL ? ids[number] : number;
 }
 
 }  // namespace verbena::fi

@@ -224,6 +224,8 @@ bool HasChanged(Cntr* cntr) {
 }
 
 int CounterOf(Cntr* cntr, shm::Handle* out) {
+  *out = 0;
+  if (cntr == nullptr) return 0;
   client::NoCancel no_cancel;
   Cntr::State* state = cntr->state;
   Guard guard(state->lock);

@@ -212,7 +212,7 @@ int Recover(DgramEndpoint* ep) {
 
 ssize_t Post(Endpoint* base, const SendRequest& wanted) {
   DgramEndpoint* ep = ToDgram(base);
-  if ((wanted.flags & FI_DELIVERY_COMPLETE) != 0) return -FI_EOPNOTSUPP;
+  if ((wanted.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE)) != 0) return -FI_EOPNOTSUPP;
   if (__builtin_expect(ep->domain->session->KnownDead(), 0)) return -FI_ENODEV;
   Guard guard(ep->lock);
   Target target;
@@ -237,7 +237,7 @@ void OnSend(Endpoint* base, Operation* operation, const shm::Cqe& cqe) {
 }
 
 // Who sent it: the IPv4 header stands in the second half of the GRH's place. Spec: IBTA A17.4.5.2.
-fi_addr_t SourceOf(Endpoint* ep, const Operation& operation, const shm::Cqe& cqe) {
+SockAddress SourceOf(Endpoint* ep, const Operation& operation, const shm::Cqe& cqe) {
   constexpr size_t kIpv4At = 20, kIpv4SourceAt = 12, kGrhSourceAt = 8;
   const uint8_t* grh = ep->receives->GrhOf(operation);
   SockAddress address = {};
@@ -248,12 +248,17 @@ fi_addr_t SourceOf(Endpoint* ep, const Operation& operation, const shm::Cqe& cqe
     memcpy(&address.in.sin_addr, grh + kIpv4At + kIpv4SourceAt, sizeof(address.in.sin_addr));
   }
   SetQpn(cqe.src_qpn, &address);
-  return FindByAddress(ep->av, address);
+  return address;
 }
 
 void OnReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
-  const bool is_named = (ep->info->caps & FI_SOURCE) != 0 && cqe.status == 0;
-  FinishReceive(ep, operation, cqe, is_named ? SourceOf(ep, *operation, cqe) : FI_ADDR_NOTAVAIL);
+  if ((ep->info->caps & FI_SOURCE) == 0 || cqe.status != 0) {
+    return FinishReceive(ep, operation, cqe, FI_ADDR_NOTAVAIL);
+  }
+  const SockAddress address = SourceOf(ep, *operation, cqe);
+  const fi_addr_t source = FindByAddress(ep->av, address);
+  const bool is_told_unknown = (ep->info->caps & FI_SOURCE_ERR) != 0 && source == FI_ADDR_NOTAVAIL;
+  FinishReceive(ep, operation, cqe, source, is_told_unknown ? &address : nullptr);
 }
 
 void OnDeath(Endpoint* ep) {

@@ -44,6 +44,6 @@ inline constexpr uint64_t kTxCaps =
     FI_MSG | FI_RMA | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_HMEM;
 inline constexpr uint64_t kRxCaps = FI_MSG | FI_RMA | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |
                                     FI_MULTI_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_RMA_EVENT |
-                                    FI_DIRECTED_RECV | FI_HMEM;
+                                    FI_DIRECTED_RECV | FI_AV_USER_ID | FI_HMEM;
 
 }  // namespace verbena::fi

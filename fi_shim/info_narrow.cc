@@ -12,7 +12,9 @@ namespace {
 constexpr uint64_t kMessageModifiers = FI_SEND | FI_RECV;
 constexpr uint64_t kRmaModifiers = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 constexpr uint64_t kCompletionLevels =
-    FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
+    FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
+// What needs the other end's word. A datagram's completion says that it has left.
+constexpr uint64_t kAcknowledgedLevels = FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
 
 struct Capabilities {
   uint64_t all;
@@ -25,18 +27,19 @@ constexpr uint64_t kEverywhere = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SHARED_AV;
 Capabilities CapabilitiesOf(fi_ep_type type) {
   constexpr uint64_t kMessages = FI_MSG | kMessageModifiers;
   constexpr uint64_t kReliable = kMessages | FI_RMA | kRmaModifiers;
-  constexpr uint64_t kFree = kEverywhere | FI_MULTI_RECV | FI_FENCE;
+  constexpr uint64_t kDatagramFree = kEverywhere | FI_FENCE;
+  constexpr uint64_t kFree = kDatagramFree | FI_MULTI_RECV;
   switch (type) {
     case FI_EP_MSG:
-      return {kReliable | kFree | FI_HMEM, kReliable | kFree, kFree};
+      return {kReliable | kFree | FI_HMEM | FI_RMA_EVENT, kReliable | kFree, kFree};
     case FI_EP_RDM:
       // A program that does not ask for it may write anything where a receive's source stands.
-      return {
-          kReliable | kFree | FI_HMEM | FI_SOURCE | FI_SOURCE_ERR | FI_RMA_EVENT | FI_DIRECTED_RECV,
-          kReliable | kFree | FI_SOURCE, kFree};
+      return {kReliable | kFree | FI_HMEM | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_ID |
+                  FI_RMA_EVENT | FI_DIRECTED_RECV,
+              kReliable | kFree | FI_SOURCE, kFree};
     case FI_EP_DGRAM:
-      return {kMessages | kEverywhere | FI_SOURCE | FI_HMEM, kMessages | kEverywhere | FI_SOURCE,
-              kEverywhere};
+      return {kMessages | kDatagramFree | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_ID | FI_HMEM,
+              kMessages | kDatagramFree | FI_SOURCE, kDatagramFree};
     default:
       return {0, 0, 0};
   }
@@ -150,7 +153,7 @@ const char* NarrowTx(uint32_t version, const fi_tx_attr& hints, const Limits& li
   if (hints.caps != 0) attr->caps = hints.caps & kTxCaps;
   const bool is_datagram = info->ep_attr->type == FI_EP_DGRAM;
   const uint64_t levels =
-      is_datagram ? kCompletionLevels & ~FI_DELIVERY_COMPLETE : kCompletionLevels;
+      is_datagram ? kCompletionLevels & ~kAcknowledgedLevels : kCompletionLevels;
   if ((hints.op_flags & ~(FI_COMPLETION | FI_INJECT | levels)) != 0) return "tx op_flags";
   attr->op_flags = hints.op_flags;
   if ((hints.msg_order & ~attr->msg_order) != 0) return "tx msg_order";

@@ -151,6 +151,26 @@ TEST_F(NarrowTest, SharedContextsAreOfReceivesAlone) {
   EXPECT_STREQ(Ask(FI_EP_MSG), "tx_ctx_cnt");
 }
 
+TEST_F(NarrowTest, WhatEachTypeHasBesideMessages) {
+  hints_.caps = FI_MSG | FI_RMA | FI_REMOTE_WRITE | FI_RMA_EVENT;
+  EXPECT_EQ(Ask(FI_EP_MSG), nullptr);
+  hints_.caps = FI_MSG | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_ID | FI_FENCE;
+  EXPECT_EQ(Ask(FI_EP_RDM), nullptr);
+  EXPECT_EQ(Ask(FI_EP_DGRAM), nullptr);
+  EXPECT_STREQ(Ask(FI_EP_MSG), "caps") << "a connection has one source, and no AV";
+}
+
+TEST_F(NarrowTest, WhatADatagramIsNotToldOfIsNotPromised) {
+  for (const uint64_t level : {FI_MATCH_COMPLETE, FI_DELIVERY_COMPLETE}) {
+    hint_tx_.op_flags = level;
+    EXPECT_EQ(Ask(FI_EP_MSG), nullptr);
+    EXPECT_EQ(Ask(FI_EP_RDM), nullptr);
+    EXPECT_STREQ(Ask(FI_EP_DGRAM), "tx op_flags");
+  }
+  hint_tx_.op_flags = FI_COMMIT_COMPLETE;
+  EXPECT_STREQ(Ask(FI_EP_MSG), "tx op_flags") << "there is no persistent memory";
+}
+
 TEST_F(NarrowTest, NothingPassesAReadButWhatFollowsIt) {
   hint_tx_.msg_order = FI_ORDER_SAS | FI_ORDER_RAW;
   EXPECT_EQ(Ask(), nullptr);

@@ -14,11 +14,8 @@ int TellCounters(Mr* mr) {
   if (state.handle == 0) return 0;
   shm::BindMrCounterRequest request = {};
   request.mr = state.handle;
-  int error = 0;
-  if (state.read_counter != nullptr) error = CounterOf(state.read_counter, &request.read);
-  if (error == 0 && state.write_counter != nullptr) {
-    error = CounterOf(state.write_counter, &request.write);
-  }
+  int error = CounterOf(state.read_counter, &request.read);
+  if (error == 0) error = CounterOf(state.write_counter, &request.write);
   if (error != 0) return error;
   return -mr->domain->session->Execute(shm::CommandOp::kBindMrCounter, &request, sizeof(request),
                                        nullptr, 0);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/shm/rdm.h"
 #include "fi_shim/protection.h"
 
 namespace verbena::fi {
@@ -38,6 +39,19 @@ int MakeQp(MsgEndpoint* ep) {
   return InitHwQp(&ep->qp, AccessOf(ep->info->caps));
 }
 
+// FI_RMA_EVENT: the NIC counts what the peer does.
+int BindCounters(MsgEndpoint* ep) {
+  if ((ep->info->caps & FI_RMA_EVENT) == 0) return 0;
+  ep->counts_remote_by_nic = true;
+  shm::BindQpCounterRequest request = {};
+  request.qp = ep->qp.handle;
+  int error = CounterOf(ep->cntr_remote_read, &request.read);
+  if (error == 0) error = CounterOf(ep->cntr_remote_write, &request.write);
+  if (error != 0 || (request.read | request.write) == 0) return error;
+  return -ep->domain->session->Execute(shm::CommandOp::kBindQpCounter, &request, sizeof(request),
+                                       nullptr, 0);
+}
+
 void ForgetQp(MsgEndpoint* ep) {
   if (ep->receives != nullptr && ep->receives->is_shared && ep->receive_qp != 0) {
     UnregisterReceiver(ep->receives, ep);
@@ -61,6 +75,7 @@ int Enable(Endpoint* base) {
   error = PrepareQueues(ep, attr.size * std::max<size_t>(attr.rma_iov_limit, 1), receives);
   if (error != 0) return error;
   error = MakeQp(ep);
+  if (error == 0) error = BindCounters(ep);
   if (error != 0) {
     ForgetQp(ep);
     ReleaseQueues(ep);

@@ -191,7 +191,7 @@ struct Cntr {
 };
 
 // The NIC's half of a counter, made on first use: it counts what happens at the target alone
-// (FI_RMA_EVENT). -FI_ENOMEM; -FI_EIO.
+// (FI_RMA_EVENT). Of no counter (nullptr) it is 0. -FI_ENOMEM; -FI_EIO.
 int CounterOf(Cntr* cntr, shm::Handle* out);
 
 struct Eq {
@@ -215,8 +215,9 @@ struct Av {
   fid_av fid;
   Domain* domain = nullptr;
   std::atomic<uint32_t> users{0};
-  // Raised by each removal, and each insertion: who remembers what an fi_addr_t stands for, or that
-  // nothing does, asks anew. Numbers are small: an index for both types of AV.
+  // Raised by each removal (or new name, FI_AV_USER_ID), and each insertion: who remembers what an
+  // fi_addr_t stands for, or that nothing does, asks anew. Numbers are small: an index for both
+  // types of AV.
   std::atomic<uint32_t> removals{0};
   std::atomic<uint32_t> insertions{0};
   struct State;
@@ -224,7 +225,9 @@ struct Av {
 };
 // False: none such. Both take an address as addr_format of the domain has it.
 bool Lookup(Av* av, fi_addr_t addr, SockAddress* out);
-fi_addr_t FindByAddress(Av* av, const SockAddress& address);  // FI_ADDR_NOTAVAIL
+// What completions call a source: its number, or the program's own (FI_AV_USER_ID); else
+// FI_ADDR_NOTAVAIL.
+fi_addr_t FindByAddress(Av* av, const SockAddress& address);
 
 struct Mr {
   fid_mr fid;

@@ -116,11 +116,6 @@ int ServePlace(RdmEndpoint* ep, const uint8_t* token) {
   return -ep->cm->Execute(request, &reply);
 }
 
-int CounterHandle(Cntr* cntr, shm::Handle* out) {
-  *out = 0;
-  return cntr != nullptr ? CounterOf(cntr, out) : 0;
-}
-
 }  // namespace
 
 LaneKey LaneKeyOf(const RdmEndpoint* ep) {
@@ -143,8 +138,8 @@ int MakePlace(RdmEndpoint* ep) {
   if (getrandom(request.token, sizeof(request.token), 0) != sizeof(request.token)) return -FI_EIO;
   int error = 0;
   if ((caps & FI_RMA_EVENT) != 0) {
-    error = CounterHandle(ep->cntr_remote_read, &request.read_counter);
-    if (error == 0) error = CounterHandle(ep->cntr_remote_write, &request.write_counter);
+    error = CounterOf(ep->cntr_remote_read, &request.read_counter);
+    if (error == 0) error = CounterOf(ep->cntr_remote_write, &request.write_counter);
     ep->counts_remote_by_nic = true;
   }
   if (error != 0) return error;

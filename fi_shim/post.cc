@@ -247,7 +247,7 @@ template <typename Of>
 ssize_t SendMsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) {
   constexpr uint64_t kKnown = FI_COMPLETION | FI_INJECT | FI_REMOTE_CQ_DATA | FI_FENCE | FI_MORE |
                               FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE |
-                              FI_PRIORITY;
+                              FI_MATCH_COMPLETE | FI_PRIORITY;
   if ((flags & ~kKnown) != 0) return -FI_EBADFLAGS;
   SendRequest request;
   request.iov = msg->msg_iov;
@@ -388,7 +388,8 @@ ssize_t ReadV(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_
 template <typename Of>
 ssize_t ReadMsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) {
   constexpr uint64_t kKnown = FI_COMPLETION | FI_FENCE | FI_MORE | FI_INJECT_COMPLETE |
-                              FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_PRIORITY;
+                              FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE |
+                              FI_PRIORITY;
   if ((flags & ~kKnown) != 0) return -FI_EBADFLAGS;
   return RmaMsg<Of>(fid, shm::WrOpcode::kRdmaRead, msg, flags);
 }
@@ -410,7 +411,7 @@ template <typename Of>
 ssize_t WriteMsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) {
   constexpr uint64_t kKnown = FI_COMPLETION | FI_INJECT | FI_REMOTE_CQ_DATA | FI_FENCE | FI_MORE |
                               FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE |
-                              FI_PRIORITY;
+                              FI_MATCH_COMPLETE | FI_PRIORITY;
   if ((flags & ~kKnown) != 0) return -FI_EBADFLAGS;
   const bool has_data = (flags & FI_REMOTE_CQ_DATA) != 0;
   return RmaMsg<Of>(fid, has_data ? shm::WrOpcode::kRdmaWriteWithImm : shm::WrOpcode::kRdmaWrite,
