@@ -6,6 +6,7 @@
 #include <new>
 
 #include "fi_shim/completion_queue.h"
+#include "fi_shim/completion_ring.h"
 #include "fi_shim/errors.h"
 #include "fi_shim/fids.h"
 #include "fi_shim/hw_cq.h"
@@ -33,10 +34,12 @@ struct Cq::State {
   fi_cq_format format = FI_CQ_FORMAT_CONTEXT;
   fi_cq_wait_cond wait_cond = FI_CQ_COND_NONE;
   size_t size = 0;  // that the program asked for
-  // A ring: the oldest at `first`.
-  Completion* entries = nullptr;
-  size_t capacity = 0, first = 0, count = 0;
+  // Who writes entries, and who deals with failures, holds the CQ's lock. So does who reads, unless
+  // the threading model says that readers are one at a time.
+  CompletionRing entries;
+  bool has_one_reader = false;
   List<KeptFailure> failures;
+  std::atomic<size_t> failure_count{0};
   ErrDataPlace err_data;
   // Somebody sleeps, or is about to: the next entry rings.
   std::atomic<bool> is_armed{false};
@@ -48,20 +51,20 @@ struct Cq::State {
 
 namespace {
 
-// The lock is held, or nobody knows the CQ yet.
-bool Grow(Cq::State* state, size_t capacity) {
-  if (capacity <= state->capacity) return true;
-  auto* grown = static_cast<Completion*>(malloc(capacity * sizeof(Completion)));
-  if (grown == nullptr) return false;
-  for (size_t i = 0; i < state->count; ++i) {
-    grown[i] = state->entries[(state->first + i) % state->capacity];
+class ReaderGuard {
+ public:
+  explicit ReaderGuard(Cq* cq) : lock_(cq->state->has_one_reader ? nullptr : &cq->lock) {
+    if (lock_ != nullptr) lock_->Lock();
   }
-  free(state->entries);
-  state->entries = grown;
-  state->capacity = capacity;
-  state->first = 0;
-  return true;
-}
+  ~ReaderGuard() {
+    if (lock_ != nullptr) lock_->Unlock();
+  }
+  ReaderGuard(const ReaderGuard&) = delete;
+  ReaderGuard& operator=(const ReaderGuard&) = delete;
+
+ private:
+  Lock* lock_;
+};
 
 void RingIfArmed(Cq::State* state) {
   if (!state->is_armed.load(std::memory_order_relaxed)) return;
@@ -71,27 +74,28 @@ void RingIfArmed(Cq::State* state) {
 // Copies at most `count` entries. -FI_EAVAIL: an error waits; -FI_EAGAIN: nothing does.
 ssize_t TakeEntries(Cq* cq, void* buf, size_t count, fi_addr_t* sources) {
   Cq::State* state = cq->state;
-  Guard guard(cq->lock);
-  if (state->failures.size() != 0) return -FI_EAVAIL;
-  const size_t taken = std::min(count, state->count);
-  if (taken == 0) return state->count == 0 || count != 0 ? -FI_EAGAIN : 0;
+  ReaderGuard guard(cq);
+  // Before the failures: an entry that is seen has those before it seen, too.
+  const size_t there = state->entries.size();
+  if (state->failure_count.load(std::memory_order_acquire) != 0) return -FI_EAVAIL;
+  const size_t taken = std::min(count, there);
+  if (taken == 0) return there == 0 || count != 0 ? -FI_EAGAIN : 0;
   auto* out = static_cast<char*>(buf);
   for (size_t i = 0; i < taken; ++i) {
-    const Completion& entry = state->entries[state->first];
+    const Completion& entry = state->entries.First();
     WriteEntry(state->format, entry, out);
     out += EntryBytes(state->format);
     if (sources != nullptr) sources[i] = entry.source;
-    if (++state->first == state->capacity) state->first = 0;
+    state->entries.Consume();
   }
-  state->count -= taken;
   // For another thread that sleeps: what is left was announced to this one.
-  if (state->count != 0) RingIfArmed(state);
+  if (state->entries.size() != 0) RingIfArmed(state);
   return static_cast<ssize_t>(taken);
 }
 
 size_t Waiting(Cq* cq) {
-  Guard guard(cq->lock);
-  return cq->state->failures.size() != 0 ? SIZE_MAX : cq->state->count;
+  const size_t there = cq->state->entries.size();
+  return cq->state->failure_count.load(std::memory_order_acquire) != 0 ? SIZE_MAX : there;
 }
 
 ssize_t ReadFrom(fid_cq* base, void* buf, size_t count, fi_addr_t* sources) {
@@ -123,6 +127,8 @@ bool ArmAndLook(Cq* cq, size_t threshold) {
   Cq::State* state = cq->state;
   state->waiter.Quiet();
   state->is_armed.store(true);
+  // Who completes holds the lock: either it sees the mark, or we see its entry.
+  { Guard guard(cq->lock); }
   TakeEvents(cq->hw);
   Arm(cq->hw);
   return IsSatisfied(cq, threshold) || HasMore(cq->hw);
@@ -169,7 +175,8 @@ ssize_t ReadError(fid_cq* base, fi_cq_err_entry* out, uint64_t flags) {
   if (first.failure.err_data != nullptr) first.failure.err_data = first.data;
   WriteErrorEntry(cq->domain->api_version, first.failure, &state->err_data, out);
   state->failures.RemoveFirst(1);
-  if (state->failures.size() + state->count != 0) RingIfArmed(state);
+  state->failure_count.store(state->failures.size(), std::memory_order_release);
+  if (state->failures.size() + state->entries.size() != 0) RingIfArmed(state);
   return 1;
 }
 
@@ -192,7 +199,6 @@ int Close(fid* base) {
   if (cq->hw->channel_fd >= 0) cq->state->waiter.RemoveFd(cq->hw->channel_fd);
   CloseHwCq(cq->hw);
   cq->domain->users.fetch_sub(1);
-  free(cq->state->entries);
   delete cq->state;
   delete cq;
   return 0;
@@ -221,6 +227,7 @@ int Make(Cq* cq, const fi_cq_attr& attr) {
   if (cq->state == nullptr) return -FI_ENOMEM;
   Cq::State* state = cq->state;
   ElideIfAlone(cq->lock, cq->domain->threading);
+  state->has_one_reader = IsObjectAlone(cq->domain->threading);
   state->format = attr.format;
   state->wait_cond = attr.wait_cond;
   state->size = attr.size != 0 ? attr.size : kDefaultEntries;
@@ -230,7 +237,7 @@ int Make(Cq* cq, const fi_cq_attr& attr) {
   error = OpenHwCq(cq->domain, entries, state->waiter.HasFd(), &cq->hw);
   if (error != 0) return error;
   if (cq->hw->channel_fd >= 0) error = state->waiter.AddFd(cq->hw->channel_fd);
-  if (error == 0 && !Grow(state, state->size + kEntriesPerCqe)) error = -FI_ENOMEM;
+  if (error == 0 && !state->entries.Grow(state->size + kEntriesPerCqe)) error = -FI_ENOMEM;
   if (error != 0) CloseHwCq(cq->hw);
   cq->hw->cq = cq;
   return error;
@@ -246,7 +253,6 @@ int OpenCq(fid_domain* base, fi_cq_attr* attr, fid_cq** out, void* context) {
   cq->fid.ops = &g_ops;
   cq->domain = reinterpret_cast<Domain*>(base);
   if (const int error = Make(cq, *attr); error != 0) {
-    if (cq->state != nullptr) free(cq->state->entries);
     delete cq->state;
     delete cq;
     return error;
@@ -258,14 +264,11 @@ int OpenCq(fid_domain* base, fi_cq_attr* attr, fid_cq** out, void* context) {
   return 0;
 }
 
-bool HasRoom(Cq* cq) {
-  Guard guard(cq->lock);
-  return cq->state->count + kEntriesPerCqe <= cq->state->capacity;
-}
+bool HasRoom(Cq* cq) { return cq->state->entries.HasRoom(kEntriesPerCqe); }
 
 bool MakeRoom(Cq* cq, uint64_t outstanding) {
   Guard guard(cq->lock);
-  return Grow(cq->state, cq->state->size + kEntriesPerCqe * (outstanding + 1));
+  return cq->state->entries.Grow(cq->state->size + kEntriesPerCqe * (outstanding + 1));
 }
 
 int AddWakeFd(Cq* cq, int fd) {
@@ -291,9 +294,7 @@ void Complete(Cq* cq, const Completion& completion) {
   Cq::State* state = cq->state;
   Guard guard(cq->lock);
   // Room was made for all that may be outstanding: this is for what has no room of its own.
-  if (state->count == state->capacity && !Grow(state, state->capacity * 2)) return;
-  state->entries[(state->first + state->count) % state->capacity] = completion;
-  ++state->count;
+  if (!state->entries.Push(completion)) return;
   RingIfArmed(state);
 }
 
@@ -310,6 +311,8 @@ void Fail(Cq* cq, const Failure& failure) {
   }
   Guard guard(cq->lock);
   if (!cq->state->failures.Push(kept)) return;
+  // Pairs with the acquire in TakeEntries.
+  cq->state->failure_count.store(cq->state->failures.size(), std::memory_order_release);
   RingIfArmed(cq->state);
 }
 
