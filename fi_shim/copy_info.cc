@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "fi_shim/nic_attr.h"
+
 namespace verbena::fi {
 namespace {
 
@@ -57,7 +59,9 @@ bool CopyParts(const fi_info* from, fi_info* to) {
     is_done = CopyString(from->fabric_attr->name, &to->fabric_attr->name);
     is_done = CopyString(from->fabric_attr->prov_name, &to->fabric_attr->prov_name) && is_done;
   }
-  const bool has_all = (from->ep_attr == nullptr || to->ep_attr != nullptr) &&
+  to->nic = CopyNic(from->nic);
+  const bool has_all = (from->nic == nullptr || to->nic != nullptr) &&
+                       (from->ep_attr == nullptr || to->ep_attr != nullptr) &&
                        (from->domain_attr == nullptr || to->domain_attr != nullptr) &&
                        (from->fabric_attr == nullptr || to->fabric_attr != nullptr);
   return is_done && has_all;
@@ -85,6 +89,7 @@ void FreeInfo(fi_info* info) {
     free(info->fabric_attr->name);
     free(info->fabric_attr->prov_name);
   }
+  FreeNic(info->nic);
   free(info->src_addr);
   free(info->dest_addr);
   free(info->tx_attr);

@@ -12,6 +12,7 @@
 #include "fi_shim/copy_info.h"
 #include "fi_shim/domain.h"
 #include "fi_shim/host.h"
+#include "fi_shim/nic_attr.h"
 #include "fi_shim/nics.h"
 #include "fi_shim/provider.h"
 
@@ -143,8 +144,9 @@ bool Fill(const Question& question, const SockAddress& source, fi_info* info) {
                   &info->domain_attr->auth_key, &info->domain_attr->auth_key_size));
 }
 
-void Add(const Question& question, const char* nic, const Limits& limits, fi_ep_type type,
+void Add(const Question& question, const char* nic, const NicFacts& facts, fi_ep_type type,
          const SockAddress& source, Answer* answer) {
+  const Limits limits = LimitsOf(facts.device, facts.port);
   fi_info* info = NewInfo();
   answer->has_memory &= info != nullptr && Describe(nic, type, limits, info);
   if (!answer->has_memory) return FreeInfo(info);
@@ -154,7 +156,8 @@ void Add(const Question& question, const char* nic, const Limits& limits, fi_ep_
                     static_cast<int>(type), wrong);
     return FreeInfo(info);
   }
-  answer->has_memory = Fill(question, source, info);
+  info->nic = MakeNic(nic, facts.device, facts.port);
+  answer->has_memory = info->nic != nullptr && Fill(question, source, info);
   if (!answer->has_memory) return FreeInfo(info);
   *answer->last = info;
   answer->last = &info->next;
@@ -185,7 +188,6 @@ void AddNic(const Question& question, const shm::NicInfo& nic, Answer* answer) {
   if (QueryNic(nic.index, &facts, &text) != 0) {
     return VERBENA_FI_INFO(FI_LOG_FABRIC, "%s can't be asked: %s", name, text.c_str());
   }
-  const Limits limits = LimitsOf(facts.device, facts.port);
   const fi_ep_attr* wanted = question.hints->ep_attr;
   bool has_address = false;
   for (const shm::GidEntry& gid : facts.gids) {
@@ -194,7 +196,7 @@ void AddNic(const Question& question, const shm::NicInfo& nic, Answer* answer) {
     has_address = true;
     for (const fi_ep_type type : kTypes) {
       if (wanted != nullptr && wanted->type != FI_EP_UNSPEC && wanted->type != type) continue;
-      Add(question, name, limits, type, address, answer);
+      Add(question, name, facts, type, address, answer);
     }
   }
   if (!has_address) VERBENA_FI_INFO(FI_LOG_FABRIC, "%s has no address as asked for", name);

@@ -1,6 +1,7 @@
 // The provider's objects and what they ask of each other; the index of this folder.
 //
-//   fi_getinfo                    info.cc; info_describe.cc and info_narrow.cc, which ask no NIC
+//   fi_getinfo                    info.cc; info_describe.cc, info_narrow.cc and nic_attr.cc, which
+//                                 ask no NIC
 //   fabric, domain                fabric.cc, domain.cc: a session with one NIC, its PD
 //   EQ, CQ, counter, wait, poll   eq.cc, cq.cc, cntr.cc, wait.cc, poll.cc
 //   AV                            av.cc over av_table.h; with a name in a file: av_shared.h

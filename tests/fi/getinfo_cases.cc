@@ -473,8 +473,21 @@ FI_CASE("getinfo.domain_in", kAll) {
 FI_CASE("getinfo.nic", kOnce) {
   const Info info = GetInfo({});
   if (info->nic == nullptr) Refuse("no fid_nic");
-  Expect(info->nic->device_attr != nullptr && info->nic->device_attr->name != nullptr,
-         "a NIC without a name");
+  const auto describes = [](const fid_nic* nic) {
+    Expect(nic != nullptr && nic->fid.fclass == FI_CLASS_NIC, "no fid_nic");
+    Expect(nic->device_attr != nullptr && nic->device_attr->name != nullptr,
+           "a NIC without a name");
+    Expect(nic->link_attr != nullptr && nic->link_attr->mtu != 0 &&
+               nic->link_attr->state == FI_LINK_UP,
+           "a NIC without a link");
+  };
+  describes(info->nic);
+  const Info copy(fi_dupinfo(info.get()));
+  Expect(copy != nullptr, "fi_dupinfo");
+  describes(copy->nic);
+  Expect(std::string(fi_tostr(info.get(), FI_TYPE_INFO)).find(info->nic->device_attr->name) !=
+             std::string::npos,
+         "fi_tostr does not name it");
   Note("%s", info->nic->device_attr->name);
 }
 
