@@ -4,15 +4,20 @@ An unmodified libfabric finds the provider by FI_PROVIDER_PATH, which `verbena r
 answers feed docs/fi-domain.md (tests/fi/table); those that tests/fi/due.txt names have to be yes.
 """
 
+import collections
 import json
 import os
 import re
-import struct
+import sys
 
 from harness import PATIENCE, REPORTS, ROOT, STAGE, Spec, check, clean_environment, free_port
-from hosts import IPV4, INTERFACE, LossyLink, Namespace, Pair, pair_on, two_hosts
+from hosts import ADDRESSES, IPV4, INTERFACE, LossyLink, Namespace, Pair, pair_on, two_hosts
 from parts import ucx
 from parts.pair import run_pair
+
+sys.path.insert(0, str(ROOT / "tests" / "wire_tools"))
+
+import check_capture  # noqa: E402
 
 VERBENA = STAGE / "bin" / "verbena"
 PROVIDER = STAGE / "lib" / "libfabric"
@@ -123,6 +128,42 @@ def layered_is_listed(case):
     check(f"provider: {LAYERED}" in text and "FI_EP_RDM" in text, f"fi_info says:\n{text}")
 
 
+# --- what packets say -----------------------------------------------------------------------------
+
+# A case of the suite that sends by an endpoint of a traffic class, and the DSCP that this is.
+CLASSES = {"tclass.endpoints_own": 26, "tclass.endpoint_inherits": 46, "caps.local_comm": 0}
+SENDS = range(0x00, 0x06)  # of any service
+
+
+def sent_classes(file):
+    """How many messages of programs (QP 1 is nobody's) were sent with each DSCP."""
+    found = collections.Counter()
+    for packet in check_capture.packets_of(file.read_bytes()):
+        _, header, udp = check_capture.parse_ip(packet.data, packet.link_type)
+        fields = check_capture.parse_transport(udp[8:])
+        is_send = fields["opcode"] & 31 in SENDS and fields["dest_qp"] != 1
+        if packet.direction == "out" and is_send:
+            tos = header[1] if header[0] >> 4 == 4 else int.from_bytes(header[:2], "big") >> 4 & 255
+            found[tos >> 2] += 1
+    return found
+
+
+def traffic_classes(case):
+    """tclass is the DSCP of packets: the endpoint's own, else its domain's, else the network's default."""
+    for name, dscp in CLASSES.items():
+        for endpoint in ENDPOINTS:
+            file = case.dir / f"{name}.{endpoint}.pcapng"
+            process = case.run([VERBENA, "run", "--private", "--capture", file, "--",
+                                case.program("fi_conformance"), "--provider", "verbena", "--endpoint",
+                                endpoint, "--json", "--patience", PATIENCE, "--case", name], 60,
+                               name="fi_conformance", env=clean_environment() | QUIET)
+            kept = [answer["verdict"] for answer in json.loads(process.out)]
+            check(kept == ["yes"], f"{name}, {endpoint}: {process.out}")
+            found = sent_classes(file)
+            check(set(found) == {dscp}, f"{name}, {endpoint}: DSCP and packets are {dict(found)}")
+            case.note(f"{name}, {endpoint}: {found[dscp]} packets of DSCP {dscp}")
+
+
 # --- fi_pingpong ----------------------------------------------------------------------------------
 
 
@@ -188,6 +229,26 @@ def mpi_here(arguments, limit_s):
     return case_function
 
 
+def mpi_on(case, pair, program, words):
+    """Ranks on both hosts in turn, started from the first one."""
+    facts = {"verbena": VERBENA}
+    for side, host, addresses in zip(("left", "right"), (pair.server, pair.client), ADDRESSES):
+        pid = host.namespace.pid
+        facts |= {side: addresses[0], f"{side}_pid": pid,
+                  f"{side}_net": os.readlink(f"/proc/{pid}/ns/net"),
+                  f"{side}_instance": host.instance.directory}
+    agent = ucx.write_script(case, "agent", ucx.AGENT.format(**facts))
+    on_host = ucx.write_script(case, "on_host", ucx.ON_HOST.format(**facts))
+    settings = mpi_settings(LAYERED)
+    launch = ["--mca", "plm_rsh_agent", agent, "--mca", "oob_tcp_if_include", INTERFACE,
+              "--map-by", "node", "--host", ",".join(f"{addresses[0]}:2" for addresses in ADDRESSES)]
+    for name in settings:
+        launch += ["-x", name] if not name.startswith("OMPI_") else []
+    argv = [agent, ADDRESSES[0][0], "mpiexec.openmpi", *launch, "-n", ucx.RANKS, on_host,
+            case.program(f"{program}.openmpi"), *words]
+    return case.spawn(argv, env=pair.server.instance.env(**settings), name=program)
+
+
 def mpi_on_two_hosts(arguments, limit_s, loses):
     def case_function(case):
         if loses:
@@ -198,8 +259,7 @@ def mpi_on_two_hosts(arguments, limit_s, loses):
             pair = two_hosts(case, MTU, IPV4)
         for name, words in arguments.items():
             before = ucx.sent_bytes(pair.client)
-            process = ucx.mpi_on(case, pair, "openmpi", name, words, "tcp", limit_s,
-                                 **mpi_settings(LAYERED))
+            process = mpi_on(case, pair, name, words)
             process.expect_exit(limit_s)
             check(f"{name}: {ucx.RANKS} ranks, " in process.out and "all is right" in process.out,
                   f"{name} does not say that all is right:\n{process.tail(30)}")
@@ -221,6 +281,7 @@ def cases(thorough):
         Spec("fi_info shows what there is", fi_info, 40),
         Spec("fi_info by verbena run", fi_info_by_run, 40),
         Spec("rxm layers itself over it", layered_is_listed, 40),
+        Spec("traffic classes are on the wire", traffic_classes, 120),
         *(Spec(f"promises, {endpoint}", conformance(endpoint, 580), 600) for endpoint in ENDPOINTS),
         *(Spec(f"fi_pingpong {endpoint}", pingpong(provider, endpoint, sizes), 150)
           for provider, endpoint, sizes in kinds),
