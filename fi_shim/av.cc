@@ -11,6 +11,7 @@
 #include "core/client/instance.h"
 #include "core/client/no_cancel.h"
 #include "fi_shim/av_shared.h"
+#include "fi_shim/enums.h"
 #include "fi_shim/fids.h"
 #include "fi_shim/unsupported.h"
 
@@ -299,7 +300,7 @@ int OpenStore(const Domain* domain, fi_av_attr* attr, AvStore** out) {
 
 int OpenAv(fid_domain* base, fi_av_attr* attr, fid_av** out, void* context) {
   auto* domain = reinterpret_cast<Domain*>(base);
-  if (attr == nullptr || out == nullptr || attr->type > FI_AV_TABLE) return -FI_EINVAL;
+  if (attr == nullptr || out == nullptr || !IsUpTo(attr->type, FI_AV_TABLE)) return -FI_EINVAL;
   if ((attr->flags & ~(FI_EVENT | FI_READ | FI_SYMMETRIC)) != 0) return -FI_EBADFLAGS;
   if ((attr->flags & FI_READ) != 0 && attr->name == nullptr) return -FI_EINVAL;
   if (domain->av_type != FI_AV_UNSPEC) {

@@ -9,6 +9,7 @@
 #include "core/client/no_cancel.h"
 #include "core/shm/rdm.h"
 #include "fi_shim/completion_queue.h"
+#include "fi_shim/enums.h"
 #include "fi_shim/fids.h"
 #include "fi_shim/hw_cq.h"
 #include "fi_shim/list.h"
@@ -191,7 +192,7 @@ int OpenCntr(fid_domain* base, fi_cntr_attr* attr, fid_cntr** out, void* context
   const fi_cntr_attr defaults = {};
   if (attr == nullptr) return -FI_EINVAL;
   if (attr->flags != defaults.flags) return -FI_EBADFLAGS;
-  if (attr->events != FI_CNTR_EVENTS_COMP) return -FI_EINVAL;
+  if (!IsUpTo(attr->events, FI_CNTR_EVENTS_COMP)) return -FI_EINVAL;
   auto* cntr = new (std::nothrow) Cntr();
   auto* state = new (std::nothrow) Cntr::State();
   if (cntr == nullptr || state == nullptr) {

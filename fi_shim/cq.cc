@@ -7,6 +7,7 @@
 
 #include "fi_shim/completion_queue.h"
 #include "fi_shim/completion_ring.h"
+#include "fi_shim/enums.h"
 #include "fi_shim/errors.h"
 #include "fi_shim/fids.h"
 #include "fi_shim/hw_cq.h"
@@ -213,8 +214,10 @@ int CheckAttr(const fi_cq_attr* attr) {
   // Peers' CQs (fi_peer(3)) are none of ours.
   if ((attr->flags & FI_PEER) != 0) return -FI_EINVAL;
   if ((attr->flags & ~FI_AFFINITY) != 0) return -FI_EBADFLAGS;
-  if (attr->format > FI_CQ_FORMAT_TAGGED) return -FI_EINVAL;
-  if (attr->wait_obj != FI_WAIT_NONE && attr->wait_cond > FI_CQ_COND_THRESHOLD) return -FI_EINVAL;
+  if (!IsUpTo(attr->format, FI_CQ_FORMAT_TAGGED)) return -FI_EINVAL;
+  if (NumberOf(attr->wait_obj) != FI_WAIT_NONE && !IsUpTo(attr->wait_cond, FI_CQ_COND_THRESHOLD)) {
+    return -FI_EINVAL;
+  }
   return 0;
 }
 
@@ -229,7 +232,8 @@ int Make(Cq* cq, const fi_cq_attr& attr) {
   ElideIfAlone(cq->lock, cq->domain->threading);
   state->has_one_reader = IsObjectAlone(cq->domain->threading);
   state->format = attr.format;
-  state->wait_cond = attr.wait_cond;
+  // Without a wait object it is ignored, whatever stands there.
+  if (NumberOf(attr.wait_obj) != FI_WAIT_NONE) state->wait_cond = attr.wait_cond;
   state->size = attr.size != 0 ? attr.size : kDefaultEntries;
   int error = state->waiter.Open(attr.wait_obj, attr.wait_set, &cq->fid.fid);
   if (error != 0) return error;

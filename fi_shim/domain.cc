@@ -13,6 +13,7 @@
 #include "fi_shim/completion_queue.h"
 #include "fi_shim/domain_attr.h"
 #include "fi_shim/endpoint.h"
+#include "fi_shim/enums.h"
 #include "fi_shim/fids.h"
 #include "fi_shim/hmem.h"
 #include "fi_shim/host.h"
@@ -152,7 +153,7 @@ int SetOps(fid* base, const char* name, uint64_t flags, void* ops, void* context
 
 int OpenActive(fid_domain* base, fi_info* info, fid_ep** ep, void* context) {
   if (info == nullptr || ep == nullptr || info->ep_attr == nullptr) return -FI_EINVAL;
-  switch (info->ep_attr->type) {
+  switch (NumberOf(info->ep_attr->type)) {
     case FI_EP_MSG:
       return OpenMsgEndpoint(Of(base), info, ep, context);
     case FI_EP_DGRAM:

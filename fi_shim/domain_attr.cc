@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "fi_shim/enums.h"
 #include "fi_shim/host.h"
 #include "fi_shim/info.h"
 #include "fi_shim/mr.h"
@@ -13,11 +14,11 @@ namespace {
 constexpr int kBasicBits = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
 const char* CheckModels(const fi_domain_attr& attr) {
-  if (attr.threading > FI_THREAD_ENDPOINT) return "threading";
-  if (attr.control_progress > FI_PROGRESS_MANUAL) return "control_progress";
-  if (attr.data_progress > FI_PROGRESS_MANUAL) return "data_progress";
-  if (attr.resource_mgmt > FI_RM_ENABLED) return "resource_mgmt";
-  if (attr.av_type > FI_AV_TABLE) return "av_type";
+  if (!IsUpTo(attr.threading, FI_THREAD_ENDPOINT)) return "threading";
+  if (!IsUpTo(attr.control_progress, FI_PROGRESS_MANUAL)) return "control_progress";
+  if (!IsUpTo(attr.data_progress, FI_PROGRESS_MANUAL)) return "data_progress";
+  if (!IsUpTo(attr.resource_mgmt, FI_RM_ENABLED)) return "resource_mgmt";
+  if (!IsUpTo(attr.av_type, FI_AV_TABLE)) return "av_type";
   if ((attr.caps & ~kDomainCaps) != 0) return "caps";
   if ((attr.mode & ~kDomainModes) != 0) return "mode";
   return nullptr;

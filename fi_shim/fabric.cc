@@ -5,6 +5,7 @@
 
 #include "fi_shim/domain.h"
 #include "fi_shim/endpoint.h"
+#include "fi_shim/enums.h"
 #include "fi_shim/eq.h"
 #include "fi_shim/fids.h"
 #include "fi_shim/host.h"
@@ -24,7 +25,7 @@ int Close(fid* base) {
 
 int OpenPassive(fid_fabric* base, fi_info* info, fid_pep** pep, void* context) {
   if (info == nullptr || pep == nullptr || info->ep_attr == nullptr) return -FI_EINVAL;
-  if (info->ep_attr->type != FI_EP_MSG) return -FI_EINVAL;
+  if (NumberOf(info->ep_attr->type) != FI_EP_MSG) return -FI_EINVAL;
   return OpenPassiveEndpoint(reinterpret_cast<Fabric*>(base), info, pep, context);
 }
 

@@ -11,6 +11,7 @@
 #include "fi_shim/address.h"
 #include "fi_shim/copy_info.h"
 #include "fi_shim/domain.h"
+#include "fi_shim/enums.h"
 #include "fi_shim/host.h"
 #include "fi_shim/nic_attr.h"
 #include "fi_shim/nics.h"
@@ -188,14 +189,15 @@ void AddNic(const Question& question, const shm::NicInfo& nic, Answer* answer) {
   if (QueryNic(nic.index, &facts, &text) != 0) {
     return VERBENA_FI_INFO(FI_LOG_FABRIC, "%s can't be asked: %s", name, text.c_str());
   }
-  const fi_ep_attr* wanted = question.hints->ep_attr;
+  const fi_ep_attr* hints = question.hints->ep_attr;
+  const uint32_t wanted = hints != nullptr ? NumberOf(hints->type) : uint32_t{FI_EP_UNSPEC};
   bool has_address = false;
   for (const shm::GidEntry& gid : facts.gids) {
     SockAddress address = AddressOf(gid);
     if (!IsWanted(question, &address)) continue;
     has_address = true;
     for (const fi_ep_type type : kTypes) {
-      if (wanted != nullptr && wanted->type != FI_EP_UNSPEC && wanted->type != type) continue;
+      if (wanted != FI_EP_UNSPEC && wanted != type) continue;
       Add(question, name, facts, type, address, answer);
     }
   }

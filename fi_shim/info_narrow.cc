@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "fi_shim/domain_attr.h"
+#include "fi_shim/enums.h"
 #include "fi_shim/info.h"
 
 namespace verbena::fi {
@@ -80,15 +81,15 @@ const char* NarrowEndpoint(uint32_t version, const fi_ep_attr& hints, fi_info* i
 }
 
 const char* NarrowModels(const fi_domain_attr& hints, fi_domain_attr* attr) {
-  if (hints.threading > FI_THREAD_ENDPOINT) return "threading";
+  if (!IsUpTo(hints.threading, FI_THREAD_ENDPOINT)) return "threading";
   if (hints.threading != FI_THREAD_UNSPEC) attr->threading = hints.threading;
-  if (hints.control_progress > FI_PROGRESS_MANUAL) return "control_progress";
+  if (!IsUpTo(hints.control_progress, FI_PROGRESS_MANUAL)) return "control_progress";
   if (hints.control_progress != FI_PROGRESS_UNSPEC) attr->control_progress = hints.control_progress;
-  if (hints.data_progress > FI_PROGRESS_MANUAL) return "data_progress";
+  if (!IsUpTo(hints.data_progress, FI_PROGRESS_MANUAL)) return "data_progress";
   if (hints.data_progress != FI_PROGRESS_UNSPEC) attr->data_progress = hints.data_progress;
-  if (hints.resource_mgmt > FI_RM_ENABLED) return "resource_mgmt";
+  if (!IsUpTo(hints.resource_mgmt, FI_RM_ENABLED)) return "resource_mgmt";
   if (hints.resource_mgmt != FI_RM_UNSPEC) attr->resource_mgmt = hints.resource_mgmt;
-  if (hints.av_type > FI_AV_TABLE) return "av_type";
+  if (!IsUpTo(hints.av_type, FI_AV_TABLE)) return "av_type";
   attr->av_type = hints.av_type;
   return nullptr;
 }

@@ -10,6 +10,7 @@
 #include "core/base/types.h"
 #include "core/client/no_cancel.h"
 #include "core/shm/rdm.h"
+#include "fi_shim/enums.h"
 #include "fi_shim/hmem.h"
 #include "fi_shim/protection.h"
 
@@ -57,7 +58,8 @@ int CheckAttr(const Domain* domain, const fi_mr_attr* attr, uint64_t flags) {
   if (int error = CheckFlags(domain, flags, attr->access); error != 0) return error;
   // Without the program's own functions there is nobody to move bytes of devices.
   const bool names_iface = (domain->caps & FI_HMEM) != 0 && domain->hmem == nullptr;
-  if (names_iface && attr->iface != FI_HMEM_SYSTEM) return -FI_ENOSYS;
+  if (names_iface && NumberOf(attr->iface) != FI_HMEM_SYSTEM) return -FI_ENOSYS;
+  if (domain->hmem != nullptr && !IsUpTo(attr->iface, FI_HMEM_SYNAPSEAI)) return -FI_EINVAL;
   const bool chooses_key = (domain->mr_mode & FI_MR_PROV_KEY) == 0;
   if (chooses_key && attr->requested_key > kMrKeyMax) return -FI_EKEYREJECTED;
   return 0;

@@ -5,6 +5,7 @@
 #include "core/client/cm_address.h"
 #include "core/client/sync.h"
 #include "fi_shim/copy_info.h"
+#include "fi_shim/enums.h"
 #include "fi_shim/msg.h"
 #include "fi_shim/unsupported.h"
 
@@ -296,7 +297,7 @@ int CopyName(const shm::CmAddress& address, void* out, size_t* bytes) {
 }
 
 int OpenPassiveEndpoint(Fabric* fabric, fi_info* info, fid_pep** out, void* context) {
-  if (info->ep_attr != nullptr && info->ep_attr->type != FI_EP_MSG) return -FI_EINVAL;
+  if (info->ep_attr != nullptr && NumberOf(info->ep_attr->type) != FI_EP_MSG) return -FI_EINVAL;
   auto* pep = new (std::nothrow) PassiveEndpoint;
   if (pep == nullptr) return -FI_ENOMEM;
   pep->info = CopyInfo(info);

@@ -11,6 +11,7 @@
 
 #include <new>
 
+#include "fi_shim/enums.h"
 #include "fi_shim/fids.h"
 
 // The version that glibc had before it moved the function: this library loads on older ones, too.
@@ -55,7 +56,9 @@ int Deadline::RemainingMs() const {
   return left_ms > INT_MAX ? INT_MAX : static_cast<int>(left_ms);
 }
 
-int Waiter::Open(fi_wait_obj kind, fid_wait* set, fid* owner) {
+int Waiter::Open(const fi_wait_obj& wanted, fid_wait* set, fid* owner) {
+  if (!IsUpTo(wanted, FI_WAIT_POLLFD)) return -FI_EINVAL;
+  const fi_wait_obj kind = wanted;
   switch (kind) {
     case FI_WAIT_NONE:
     case FI_WAIT_YIELD:
@@ -277,7 +280,8 @@ fi_ops_wait g_set_ops = {sizeof(fi_ops_wait), WaitFor};
 
 int OpenWaitSet(fid_fabric* base, fi_wait_attr* attr, fid_wait** out) {
   if (attr == nullptr || attr->flags != 0) return -FI_EINVAL;
-  if (attr->wait_obj == FI_WAIT_NONE || attr->wait_obj == FI_WAIT_SET) return -FI_EINVAL;
+  const auto kind = NumberOf(attr->wait_obj);
+  if (kind == FI_WAIT_NONE || kind == FI_WAIT_SET) return -FI_EINVAL;
   auto* set = new (std::nothrow) WaitSet();
   if (set == nullptr) return -FI_ENOMEM;
   set->fid.fid = {FI_CLASS_WAIT, nullptr, &g_set_fid_ops};

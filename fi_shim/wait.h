@@ -40,7 +40,7 @@ class Waiter {
 
   // `set`: of FI_WAIT_SET, which it joins as `owner`. Errors: -FI_EINVAL: no such kind, no set;
   // -FI_ENOSYS: FI_WAIT_POLLFD, which only sets have; -FI_EMFILE; -FI_ENOMEM.
-  int Open(fi_wait_obj kind, fid_wait* set, fid* owner);
+  int Open(const fi_wait_obj& wanted, fid_wait* set, fid* owner);
   void Close();
 
   fi_wait_obj kind() const { return kind_; }
