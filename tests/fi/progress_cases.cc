@@ -274,6 +274,66 @@ FI_CASE("threading.endpoint", kAll, 20) { Apart(FI_THREAD_ENDPOINT); }
 FI_CASE("threading.completion", kAll, 20) { Apart(FI_THREAD_COMPLETION); }
 FI_CASE("threading.domain", kAll, 20) { Apart(FI_THREAD_DOMAIN); }
 
+// What FI_THREAD_FID and FI_THREAD_ENDPOINT leave to threads: each at an object of its own, though
+// what one posts completes in another's CQ, and counts in a third one's counter.
+void AnObjectEach(fi_threading threading) {
+  // So few on their way that no datagram is lost for want of room.
+  constexpr int kMessages = 3000, kUnderWay = 64;
+  std::vector<Fid<fid_cntr>> counters;
+  Wish wish = Threads(threading);
+  wish.unenabled = [&](Peer& peer) {
+    fi_cntr_attr attr = {};
+    Fid<fid_cntr> counter;
+    if (fi_cntr_open(peer.domain, &attr, counter.Out(), nullptr) != 0) return;
+    if (fi_ep_bind(peer.ep, &counter->fid, FI_SEND | FI_RECV) != 0) return;
+    counters.push_back(std::move(counter));
+  };
+  Pair pair(wish);
+  Memory out(pair.a(), 8 * kMessages), in(pair.b(), 8 * kMessages);
+  for (int i = 0; i < kMessages; ++i) memcpy(out.data() + 8 * i, &i, sizeof(i));
+  const long end_ms = NowMs() + 20000;
+  std::atomic<bool> is_over = false;
+  std::atomic<int> received = 0, sent = 0;
+  std::thread reads_sends([&] {
+    while (sent < kMessages && !is_over) sent += PollCq(pair.a().tx_cq) ? 1 : 0;
+  });
+  std::thread reads_receives([&] {
+    while (received < kMessages && !is_over) received += PollCq(pair.b().rx_cq) ? 1 : 0;
+  });
+  std::thread counts([&] {
+    while (!is_over) {
+      for (auto& counter : counters) fi_cntr_read(counter);
+    }
+  });
+  int done = 0;
+  for (bool has_receive = false; done < kMessages && NowMs() < end_ms;) {
+    const size_t at = 8 * done;
+    if (done - received >= kUnderWay) continue;
+    if (!has_receive) {
+      has_receive =
+          fi_recv(pair.b().ep, in.data() + at, 8, in.desc(), FI_ADDR_UNSPEC, ContextOf(done)) == 0;
+    } else if (fi_send(pair.a().ep, out.data() + at, 8, out.desc(), pair.a().other,
+                       ContextOf(done)) == 0) {
+      has_receive = false;
+      ++done;
+    }
+  }
+  while ((sent < kMessages || received < kMessages) && NowMs() < end_ms) usleep(1000);
+  is_over = true;
+  for (std::thread* thread : {&reads_sends, &reads_receives, &counts}) thread->join();
+  Expect(sent == kMessages && received == kMessages, "%d posted, %d sent, %d received of %d", done,
+         sent.load(), received.load(), kMessages);
+  for (auto& counter : counters) {
+    const uint64_t counted = fi_cntr_read(counter);
+    Expect(counted == kMessages, "%lu counted", counted);
+  }
+  Expect(memcmp(in.data(), out.data(), in.size()) == 0, "wrong bytes");
+  for (Peer* peer : {&pair.a(), &pair.b()}) peer->ep.Close();
+  counters.clear();
+}
+FI_CASE("threading.fid_an_object_each", kAll, 40) { AnObjectEach(FI_THREAD_FID); }
+FI_CASE("threading.endpoint_an_object_each", kAll, 40) { AnObjectEach(FI_THREAD_ENDPOINT); }
+
 FI_CASE("threading.safe", kReliable, 30) {
   // Four threads send by one endpoint and read one CQ; each message arrives once.
   constexpr int kThreads = 4, kEach = 250;
