@@ -143,7 +143,10 @@ void OnReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
 void OnProgress(Endpoint* base) {
   constexpr uint32_t kPollsPerLook = 256;
   MsgEndpoint* ep = ToMsg(base);
-  if (++ep->polls % kPollsPerLook != 0) return;
+  // One that another thread's overwrites does not matter.
+  const uint32_t polls = ep->polls.load(std::memory_order_relaxed) + 1;
+  ep->polls.store(polls, std::memory_order_relaxed);
+  if (polls % kPollsPerLook != 0) return;
   const ConnectionState state = ep->state.load(std::memory_order_relaxed);
   if (state == ConnectionState::kConnected) TryAskChannel(ep->channel);
 }

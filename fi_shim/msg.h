@@ -53,7 +53,8 @@ struct MsgEndpoint : Endpoint {
   shm::QpAttr rtr = {}, rts = {};
   uint32_t rtr_mask = 0, rts_mask = 0;
   bool is_disabled = false;
-  uint32_t polls = 0;  // of its CQs, since it last looked for events of its connection
+  // Of its CQs, which may be two threads', since it last looked for events of its connection.
+  std::atomic<uint32_t> polls{0};
 };
 
 // msg_connect.cc

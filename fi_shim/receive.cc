@@ -69,10 +69,18 @@ int Fill(ReceiveContext* receives, const ReceiveRequest& request, Operation* ope
   return 0;
 }
 
-void Release(Operation* operation) {
+bool IsReleased(const Operation& operation, const shm::Cqe& cqe) {
+  return !operation.is_multi || (cqe.wc_flags & shm::kWcRecvReleased) != 0;
+}
+
+// What was posted, and the operation to its pool if the NIC has released it: under the lock under
+// which it was posted.
+Operation Take(Operation* operation, const shm::Cqe& cqe) {
   ReceiveContext* receives = operation->receives;
   Guard guard(receives->lock);
-  receives->operations.Give(operation);
+  const Operation posted = *operation;
+  if (IsReleased(posted, cqe)) receives->operations.Give(operation);
+  return posted;
 }
 
 void Tell(Endpoint* ep, bool is_wanted, const Completion& completion) {
@@ -98,11 +106,10 @@ void TellUnknown(Endpoint* ep, const Completion& completion, const SockAddress& 
 }
 
 // Of a receive of several messages that takes no more, though none of them was the last.
-void TellReleased(Endpoint* ep, Operation* operation) {
+void TellReleased(Endpoint* ep, const Operation& operation) {
   Completion completion;
-  completion.context = operation->context;
+  completion.context = operation.context;
   completion.flags = FI_MULTI_RECV;
-  Release(operation);
   if (ep->rx_cq != nullptr) Complete(ep->rx_cq, completion);
 }
 
@@ -173,18 +180,17 @@ void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_a
     completion.source = source;
     return TellRemoteWrite(ep, completion, cqe);
   }
-  if ((cqe.wc_flags & shm::kWcRecvNoMessage) != 0) return TellReleased(ep, operation);
+  const Operation posted = Take(operation, cqe);
+  if ((cqe.wc_flags & shm::kWcRecvNoMessage) != 0) return TellReleased(ep, posted);
   const auto status = static_cast<WcStatus>(cqe.status);
   Completion completion;
-  completion.context = operation->context;
+  completion.context = posted.context;
   completion.flags = FI_RECV | FI_MSG;
-  completion.buf = operation->buf;
+  completion.buf = posted.buf;
   completion.source = source;
-  const bool is_wanted = operation->wants_completion;
-  const bool is_released = !operation->is_multi || (cqe.wc_flags & shm::kWcRecvReleased) != 0;
-  if (operation->is_multi) {
-    completion.buf = static_cast<char*>(operation->buf) + cqe.recv_offset_bytes;
-    if (is_released) completion.flags |= FI_MULTI_RECV;
+  if (posted.is_multi) {
+    completion.buf = static_cast<char*>(posted.buf) + cqe.recv_offset_bytes;
+    if (IsReleased(posted, cqe)) completion.flags |= FI_MULTI_RECV;
   }
   if ((cqe.wc_flags & shm::kWcWithImm) != 0) {
     completion.flags |= FI_REMOTE_CQ_DATA;
@@ -192,27 +198,25 @@ void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_a
   }
   const uint32_t bytes =
       cqe.byte_len -
-      (operation->receives->grhs != nullptr && cqe.byte_len >= kGrhBytes ? kGrhBytes : 0);
+      (posted.receives->grhs != nullptr && cqe.byte_len >= kGrhBytes ? kGrhBytes : 0);
   if (status != WcStatus::kSuccess) {
-    Failure failure = FailureOf(*operation, cqe);
+    Failure failure = FailureOf(posted, cqe);
     static_cast<Completion&>(failure) = completion;
-    const size_t room = operation->len - (operation->is_multi ? cqe.recv_offset_bytes : 0);
+    const size_t room = posted.len - (posted.is_multi ? cqe.recv_offset_bytes : 0);
     if (failure.error == FI_ETRUNC) {
       failure.len = room < bytes ? room : bytes;
       failure.olen = bytes - failure.len;
     }
-    if (is_released) Release(operation);
     TellFailure(ep, failure);
     return;
   }
   completion.len = bytes;
-  if (is_released) Release(operation);
   if (cqe.opcode == static_cast<uint8_t>(shm::WcOpcode::kRecvRdmaWithImm)) {
     TellRemoteWrite(ep, completion, cqe);
   } else if (unknown != nullptr) {
     TellUnknown(ep, completion, *unknown);
   } else {
-    Tell(ep, is_wanted, completion);
+    Tell(ep, posted.wants_completion, completion);
   }
 }
 

@@ -10,13 +10,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 
 namespace verbena::fi_test {
 namespace {
 
 std::vector<Peer*> g_peers;
 std::vector<fid_eq*> g_eqs;
-uint64_t g_next_key = 0x100;
+std::atomic<uint64_t> g_next_key = 0x100;
 
 constexpr uint64_t kModes = FI_CONTEXT | FI_CONTEXT2;
 
