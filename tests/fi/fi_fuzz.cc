@@ -64,6 +64,14 @@ void Run::Go() {
   Wish wish = {.caps = RmaCaps()};
   Info info;
   if (TryGetInfo(wish, &info) != 0) wish.caps = FI_MSG;
+  // It has one thread, which keeps to each model.
+  const auto threading = static_cast<fi_threading>(Below(FI_THREAD_ENDPOINT + 1));
+  wish.hints = [=](fi_info* hints) { hints->domain_attr->threading = threading; };
+  for (const uint64_t more : {FI_RMA_EVENT, FI_SOURCE, FI_SOURCE_ERR, FI_AV_USER_ID, FI_FENCE}) {
+    Wish with = wish;
+    with.caps |= more;
+    if (Below(2) == 0 && TryGetInfo(with, &info) == 0) wish = with;
+  }
   pair_.emplace(wish);
   const bool has_rma = (wish.caps & FI_RMA) != 0;
   out_ = std::make_unique<Memory>(pair_->a(), kMessageBytes);
