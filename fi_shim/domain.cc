@@ -172,6 +172,10 @@ int OpenSrx(fid_domain* base, fi_rx_attr* attr, fid_ep** ep, void* context) {
   return OpenSharedReceives(Of(base), attr, ep, context);
 }
 
+int OpenStx(fid_domain* base, fi_tx_attr* attr, fid_stx** stx, void* context) {
+  return OpenSharedTransmits(Of(base), attr, stx, context);
+}
+
 fi_ops g_fid_ops = {sizeof(fi_ops), Close, Bind, Control, OpenOps, NoToString, SetOps};
 fi_ops_domain g_ops = {
     sizeof(fi_ops_domain),
@@ -181,7 +185,7 @@ fi_ops_domain g_ops = {
     kUnsupported,  // scalable endpoints
     OpenCntr,
     OpenPollSet,
-    kUnsupported,  // shared transmit contexts
+    OpenStx,
     OpenSrx,
     kUnsupported,  // atomics
     kUnsupported,  // collectives

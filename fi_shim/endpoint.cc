@@ -157,7 +157,8 @@ int Bind(fid* fid, struct fid* other, uint64_t flags) {
       return flags != 0 ? -FI_EBADFLAGS
                         : BindSharedReceives(ep, reinterpret_cast<ReceiveContext*>(other));
     case FI_CLASS_STX_CTX:
-      return -FI_ENOSYS;
+      return flags != 0 ? -FI_EBADFLAGS
+                        : BindSharedTransmits(ep, reinterpret_cast<TransmitContext*>(other));
     default:
       return -FI_EINVAL;
   }
@@ -220,7 +221,10 @@ int Close(fid* fid) {
   Unbind(ep);
   fi_info* info = ep->info;
   Domain* domain = ep->domain;
+  TransmitContext* transmits = ep->transmits;
   ep->kind->destroy(ep);
+  // Its pool has given back what it had of it.
+  if (transmits != nullptr) transmits->users.fetch_sub(1);
   FreeInfo(info);
   domain->users.fetch_sub(1);
   return 0;

@@ -11,6 +11,12 @@
 
 namespace verbena::fi {
 
+// What several pools have together at most (fi_stx_context).
+struct TransmitCredits {
+  size_t limit = 0;
+  std::atomic<size_t> taken{0};
+};
+
 // A fixed number of operations; none left is -FI_EAGAIN. Guarded by the lock of who owns it.
 class OperationPool {
  public:
@@ -20,6 +26,8 @@ class OperationPool {
   OperationPool& operator=(const OperationPool&) = delete;
   // Of an endpoint, or of what receives (of one endpoint, or shared). -FI_ENOMEM.
   int Init(Endpoint* endpoint, ReceiveContext* receives, size_t count);
+  // Before the first is taken: of these, too, each one takes one.
+  void Share(TransmitCredits* credits) { credits_ = credits; }
   Operation* Take();  // nullptr: none
   void Give(Operation* operation);
   size_t taken() const { return taken_; }
@@ -37,6 +45,16 @@ class OperationPool {
   size_t count_ = 0;
   size_t taken_ = 0;
   uint64_t sequence_ = 0;
+  TransmitCredits* credits_ = nullptr;
+};
+
+// fi_stx_context.
+struct TransmitContext {
+  fid_stx fid;
+  Domain* domain = nullptr;
+  std::atomic<uint32_t> users{0};  // endpoints bound
+  TransmitCredits credits;
+  fi_tx_attr attr = {};  // what stx.cc compares
 };
 
 struct SharedRoom;
@@ -108,7 +126,8 @@ struct Endpoint {
   HwCq* tx_hw = nullptr;  // the CQ's, or its own where it has only counters
   HwCq* rx_hw = nullptr;
   OperationPool sends;
-  ReceiveContext* receives = nullptr;  // its own, or that of the SRX bound
+  TransmitContext* transmits = nullptr;  // that it shares
+  ReceiveContext* receives = nullptr;    // its own, or that of the SRX bound
   bool owns_receives = false;
   bool has_shared_room = false;  // ReserveShared
   uint64_t tx_op_flags = 0, rx_op_flags = 0;
@@ -217,7 +236,11 @@ int OpenMsgEndpoint(Domain* domain, fi_info* info, fid_ep** ep, void* context);
 int OpenDgramEndpoint(Domain* domain, fi_info* info, fid_ep** ep, void* context);
 int OpenRdmEndpoint(Domain* domain, fi_info* info, fid_ep** ep, void* context);
 int OpenSharedReceives(Domain* domain, fi_rx_attr* attr, fid_ep** ep, void* context);
+int OpenSharedTransmits(Domain* domain, fi_tx_attr* attr, fid_stx** stx, void* context);
 int OpenPassiveEndpoint(Fabric* fabric, fi_info* info, fid_pep** pep, void* context);
+
+// stx.cc. -FI_EINVAL: bound to one already, of another domain, or more than the context is.
+int BindSharedTransmits(Endpoint* ep, TransmitContext* context);
 
 // endpoint.cc. Progress calls it for each CQE, under no lock but that of the HwCq.
 void OnCompletion(HwCq* hw, const shm::Cqe& cqe);

@@ -54,6 +54,7 @@ void DescribeDomain(const Limits& limits, fi_domain_attr* attr) {
   attr->rx_ctx_cnt = limits.ep_cnt;
   attr->max_ep_tx_ctx = 1;
   attr->max_ep_rx_ctx = 1;
+  attr->max_ep_stx_ctx = limits.ep_cnt;
   attr->max_ep_srx_ctx = limits.ep_cnt;
   attr->cntr_cnt = limits.cntr_cnt;
   attr->mr_iov_limit = kMrIovLimit;

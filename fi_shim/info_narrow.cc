@@ -70,7 +70,11 @@ const char* NarrowEndpoint(uint32_t version, const fi_ep_attr& hints, fi_info* i
   if (!AtMost(hints.max_order_raw_size, attr->max_order_raw_size)) return "max_order_raw_size";
   if (!AtMost(hints.max_order_war_size, attr->max_order_war_size)) return "max_order_war_size";
   if (!AtMost(hints.max_order_waw_size, attr->max_order_waw_size)) return "max_order_waw_size";
-  if (hints.tx_ctx_cnt > 1) return "tx_ctx_cnt";
+  if (hints.tx_ctx_cnt == FI_SHARED_CONTEXT) {
+    attr->tx_ctx_cnt = FI_SHARED_CONTEXT;
+  } else if (hints.tx_ctx_cnt > 1) {
+    return "tx_ctx_cnt";
+  }
   if (hints.rx_ctx_cnt == FI_SHARED_CONTEXT && info->domain_attr->max_ep_srx_ctx != 0) {
     attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
   } else if (hints.rx_ctx_cnt > 1) {

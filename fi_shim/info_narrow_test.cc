@@ -141,14 +141,19 @@ TEST_F(NarrowTest, TrafficClassesOfDomainAndEndpoint) {
   EXPECT_STREQ(Ask(), "tx tclass");
 }
 
-TEST_F(NarrowTest, SharedContextsAreOfReceivesAlone) {
+TEST_F(NarrowTest, SharedContextsOfDatagramsAreOfSendsAlone) {
   hint_ep_.rx_ctx_cnt = FI_SHARED_CONTEXT;
   ASSERT_EQ(Ask(FI_EP_MSG), nullptr);
   EXPECT_EQ(ep_.rx_ctx_cnt, FI_SHARED_CONTEXT);
   EXPECT_STREQ(Ask(FI_EP_DGRAM), "rx_ctx_cnt");
   hint_ep_.rx_ctx_cnt = 0;
   hint_ep_.tx_ctx_cnt = FI_SHARED_CONTEXT;
-  EXPECT_STREQ(Ask(FI_EP_MSG), "tx_ctx_cnt");
+  for (const fi_ep_type type : {FI_EP_MSG, FI_EP_RDM, FI_EP_DGRAM}) {
+    ASSERT_EQ(Ask(type), nullptr);
+    EXPECT_EQ(ep_.tx_ctx_cnt, FI_SHARED_CONTEXT);
+  }
+  hint_ep_.tx_ctx_cnt = 2;
+  EXPECT_STREQ(Ask(FI_EP_MSG), "tx_ctx_cnt") << "one is not scalable";
 }
 
 TEST_F(NarrowTest, WhatEachTypeHasBesideMessages) {

@@ -7,6 +7,7 @@
 //   AV                            av.cc over av_table.h; with a name in a file: av_shared.h
 //   MR, PDs                       mr.h, protection.h
 //   endpoints                     endpoint.cc (what all have), msg.cc and cm.cc, dgram.cc, rdm.cc
+//   shared contexts               srx.cc, stx.cc
 //   posting                       post.cc: messages and RMA, of all kinds of endpoints
 //   the NIC's queues              hw_cq.h, hw_qp.h over core/ring
 //

@@ -6,7 +6,10 @@
 
 namespace verbena::fi {
 
-OperationPool::~OperationPool() { free(all_); }
+OperationPool::~OperationPool() {
+  if (credits_ != nullptr) credits_->taken.fetch_sub(taken_);
+  free(all_);
+}
 
 int OperationPool::Init(Endpoint* endpoint, ReceiveContext* receives, size_t count) {
   all_ = static_cast<Operation*>(calloc(count, sizeof(Operation)));
@@ -25,6 +28,10 @@ int OperationPool::Init(Endpoint* endpoint, ReceiveContext* receives, size_t cou
 Operation* OperationPool::Take() {
   Operation* operation = free_;
   if (operation == nullptr) return nullptr;
+  if (credits_ != nullptr && credits_->taken.fetch_add(1) >= credits_->limit) {
+    credits_->taken.fetch_sub(1);
+    return nullptr;
+  }
   free_ = operation->next;
   operation->is_taken = true;
   operation->is_done = false;
@@ -38,6 +45,7 @@ void OperationPool::Give(Operation* operation) {
   operation->next = free_;
   free_ = operation;
   --taken_;
+  if (credits_ != nullptr) credits_->taken.fetch_sub(1);
 }
 
 Operation* OperationPool::Oldest() const {

@@ -63,5 +63,28 @@ TEST(OperationPool, FindsByContextTheOneThatWasPostedFirst) {
   EXPECT_EQ(pool.Find(&context), nullptr);
 }
 
+TEST(OperationPool, SharesWhatSeveralHaveTogether) {
+  TransmitCredits credits;
+  credits.limit = 3;
+  OperationPool first;
+  ASSERT_EQ(first.Init(nullptr, nullptr, 3), 0);
+  first.Share(&credits);
+  Operation* one = first.Take();
+  {
+    OperationPool second;
+    ASSERT_EQ(second.Init(nullptr, nullptr, 3), 0);
+    second.Share(&credits);
+    ASSERT_NE(second.Take(), nullptr);
+    ASSERT_NE(second.Take(), nullptr);
+    EXPECT_EQ(second.Take(), nullptr) << "one of its own is left";
+    EXPECT_EQ(first.Take(), nullptr);
+    first.Give(one);
+    one = first.Take();
+    ASSERT_NE(one, nullptr);
+  }
+  EXPECT_EQ(credits.taken, 1u) << "what a pool had goes with it";
+  EXPECT_NE(first.Take(), nullptr);
+}
+
 }  // namespace
 }  // namespace verbena::fi

@@ -437,6 +437,81 @@ FI_CASE("srx.shared_by_two", kReliable) {
   delete listener;
 }
 
+// --- shared transmit contexts
+// -----------------------------------------------------------------------
+
+// Another endpoint beside the pair's left one, to its right one or to one of its own.
+struct Second {
+  explicit Second(Pair& pair, fid_stx* stx);
+  Fid<fid_ep> ep;
+  std::unique_ptr<Peer> server;  // of a connection
+  fi_addr_t to = FI_ADDR_UNSPEC;
+  Peer& Target(Pair& pair) { return server ? *server : pair.b(); }
+};
+
+Second::Second(Pair& pair, fid_stx* stx) {
+  Peer& a = pair.a();
+  Need(fi_endpoint(a.domain, a.info.get(), ep.Out(), nullptr), "fi_endpoint");
+  Need(fi_ep_bind(ep, IsConnected() ? a.eq->Base() : a.av.Base(), 0), "fi_ep_bind");
+  Need(fi_ep_bind(ep, a.tx_cq.Base(), FI_TRANSMIT), "fi_ep_bind CQ");
+  Need(fi_ep_bind(ep, a.rx_cq.Base(), FI_RECV), "fi_ep_bind CQ");
+  Need(fi_ep_bind(ep, &stx->fid, 0), "fi_ep_bind shared transmit context");
+  Need(fi_enable(ep), "fi_enable");
+  to = a.other;
+  if (!IsConnected()) return;
+  const Listener listener;
+  Need(fi_connect(ep, listener.address.data(), nullptr, 0), "fi_connect");
+  server = std::make_unique<Peer>(Wish{});
+  server->request.reset(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
+  server->OpenEndpoint();
+  server->Bind();
+  server->Enable();
+  Need(fi_accept(server->ep, nullptr, 0), "fi_accept");
+  AwaitEvent(*a.eq, FI_CONNECTED, "the active side's");
+}
+
+FI_CASE("stx.shared_by_two", kAll, 20) {
+  Fid<fid_stx> stx;
+  Wish shared;
+  shared.hints = [](fi_info* hints) { hints->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT; };
+  shared.unenabled = [&](Peer& peer) {
+    Need(fi_stx_context(peer.domain, peer.info->tx_attr, stx.Out(), nullptr), "fi_stx_context");
+    Need(fi_ep_bind(peer.ep, &stx->fid, 0), "fi_ep_bind shared transmit context");
+  };
+  Pair pair(shared, {});
+  Second second(pair, stx);
+  Memory out(pair.a(), 64), in(pair.b(), 64), other(second.Target(pair), 64);
+  out.Fill(5);
+  Receive(pair.b(), in);
+  Send(pair.a(), out, 1);
+  Await(pair.b().rx_cq, "what the first sent");
+  Receive(second.Target(pair), other);
+  Need(fi_send(second.ep, out.data(), 64, out.desc(), second.to, ContextOf(2)), "fi_send");
+  Await(second.Target(pair).rx_cq, "what the second sent");
+  Expect(in.Has(5, 64) && other.Has(5, 64), "wrong bytes");
+  for (int i = 1; i <= 2; ++i) {
+    Expect(Await(pair.a().tx_cq, "a send").context == ContextOf(i), "of another send");
+  }
+  ExpectError(stx.Close(), -FI_EBUSY, "closing it under endpoints");
+  Need(second.ep.Close(), "fi_close");
+  Need(pair.a().ep.Close(), "fi_close");
+  Need(stx.Close(), "fi_close of the shared transmit context");
+}
+
+FI_CASE("stx.less_than_its_endpoint", kAll) {
+  Wish wish;
+  wish.hints = [](fi_info* hints) { hints->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT; };
+  Peer peer(wish);
+  peer.OpenEndpoint();
+  fi_tx_attr attr = *peer.info->tx_attr;
+  if (--attr.size == 0) DoesNotApply("its size is 1");
+  Fid<fid_stx> stx;
+  Need(fi_stx_context(peer.domain, &attr, stx.Out(), nullptr), "fi_stx_context");
+  Expect(fi_ep_bind(peer.ep, &stx->fid, 0) < 0,
+         "an endpoint of more than the context has is bound");
+  Need(stx.Close(), "fi_close");
+}
+
 FI_CASE("srx.close", kReliable) {
   Ground ground;
   Fid<fid_ep> srx;
