@@ -61,7 +61,7 @@ struct Context {
 static_assert(offsetof(Context, vctx) == sizeof(VerbsContextFront));
 
 struct Td {
-  ibv_td base;                  // must be first
+  ibv_td base;  // must be first
   std::atomic<uint32_t> users;  // parent domains
   shm::Handle handle;
   shm::ThreadDoorbellPage* doorbells;  // nullptr: the context's
@@ -73,7 +73,7 @@ struct Pd {
   ibv_pd base;  // must be first
   // Parent domains of it, and buffers; of a parent domain also all other objects.
   std::atomic<uint32_t> users;
-  ibv_pd* parent_of;  // nullptr: a protection domain
+  ibv_pd* parent_of;            // nullptr: a protection domain
   // Of a parent domain; each may be nullptr.
   Td* td;
   void* (*alloc)(ibv_pd* pd, void* pd_context, size_t size, size_t alignment, uint64_t type);
@@ -106,7 +106,7 @@ struct Mr {
 };
 
 struct Dm {
-  ibv_dm base;    // must be first
+  ibv_dm base;  // must be first
   uint8_t* data;  // mapped
   uint64_t mapped_bytes;
   uint64_t length;
@@ -135,12 +135,12 @@ struct Cq {
   uint64_t cookie;
   uint32_t comp_events_reported;   // table_mutex
   uint32_t async_events_reported;  // table_mutex
-  ibv_pd* parent_domain;           // or nullptr
+  ibv_pd* parent_domain;  // or nullptr
   SpinLock lock;
   // The rest under `lock`.
   CqConsumer ring;
   EntryBuffer entries;
-  bool has_own_entries;     // constant
+  bool has_own_entries;  // constant
   const shm::Cqe* current;  // of an extended poll
   bool current_is_flush;
   bool is_at_end;  // the daemon is gone, and nothing is left to tell
@@ -163,7 +163,7 @@ struct PostQueue {
 };
 
 struct Srq {
-  ibv_srq base;          // must be first
+  ibv_srq base;  // must be first
   bool has_own_entries;  // constant
   Context* context;
   uint64_t cookie;
@@ -180,7 +180,7 @@ struct Qp {
   bool is_extended;          // created with IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
   bool sq_sig_all;
   bool has_rq;
-  std::atomic<uint32_t> state;        // ibv_qp_state as last learnt
+  std::atomic<uint32_t> state;  // ibv_qp_state as last learnt
   std::atomic<uint32_t> ece_options;  // verbenadv_ece_options
   ibv_qp_cap cap;
   uint32_t max_inline_bytes;

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <map>
 
 #include "transport/port/udp/open_udp_port.h"
@@ -502,27 +501,6 @@ TEST_P(UdpPortTest, AFloodThatFindsNoRoomIsCountedWhereItWasLost) {
   ASSERT_TRUE(ReceiveOne(b_.get(), &got));
   EXPECT_LT(received, sent);
   EXPECT_GT(b_->counters().receive_drops, 0u);
-}
-
-// What the port has; looks again and again, and does not sleep.
-bool ReceiveAwake(PacketPort* port, InPacket* out) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
-  while (!port->Receive({}, out)) {
-    if (std::chrono::steady_clock::now() > end) return false;
-  }
-  return true;
-}
-
-// What the port has, up to now.
-int ReceiveAll(PacketPort* port) {
-  int count = 0;
-  for (InPacket packet; port->Receive({}, &packet);) ++count;
-  return count;
-}
-
-bool IsReadable(PacketPort* port, int patience_ms) {
-  pollfd wait{.fd = port->poll_fd(), .events = POLLIN, .revents = 0};
-  return poll(&wait, 1, patience_ms) == 1;
 }
 
 TEST_P(UdpPortTest, WhoWasAwakeForLongIsWokenAllTheSame) {

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -64,6 +65,27 @@ inline bool ReceiveOne(PacketPort* port, Received* out, int patience_ms = kPatie
     const int ready = poll(&wait, 1, patience_ms);
     if (ready == 0) return false;
   }
+}
+
+// What the port has; looks again and again, and does not sleep.
+inline bool ReceiveAwake(PacketPort* port, InPacket* out) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
+  while (!port->Receive({}, out)) {
+    if (std::chrono::steady_clock::now() > end) return false;
+  }
+  return true;
+}
+
+// What the port has, up to now.
+inline int ReceiveAll(PacketPort* port) {
+  int count = 0;
+  for (InPacket packet; port->Receive({}, &packet);) ++count;
+  return count;
+}
+
+inline bool IsReadable(PacketPort* port, int patience_ms) {
+  pollfd wait{.fd = port->poll_fd(), .events = POLLIN, .revents = 0};
+  return poll(&wait, 1, patience_ms) == 1;
 }
 
 }  // namespace verbena::transport
