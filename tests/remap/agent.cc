@@ -106,10 +106,13 @@ void Copy(uint8_t* to, const uint8_t* from, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) to[i] = const_cast<const volatile uint8_t*>(from)[i];
 }
 
-// The library's own record of the objects used here, with its locks: the NIC may look before what
-// posted has returned, if it takes our CPU for that.
+// The library's own record of the objects used here, with its locks, and libc's of this thread,
+// with whether it may be cancelled: the NIC may look before what posted has returned, if it takes
+// our CPU for that.
 bool IsRecord(const uint8_t* at) {
-  const void* const records[] = {state.context, state.qp, state.peer, state.cq, state.peer_cq};
+  const void* const records[] = {state.context, state.qp,
+                                 state.peer,    state.cq,
+                                 state.peer_cq, reinterpret_cast<void*>(pthread_self())};
   constexpr uintptr_t kBefore = 256, kAfter = 4096;
   return std::any_of(std::begin(records), std::end(records), [at](const void* record) {
     return reinterpret_cast<uintptr_t>(at) - (reinterpret_cast<uintptr_t>(record) - kBefore) <
