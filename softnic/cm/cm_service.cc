@@ -47,6 +47,12 @@ void CmService::OnLaneMade(Instant now, uint32_t nic, uint32_t comm, const LaneA
 
 void CmService::OnLaneEnded(Instant now, LaneId lane) { core_->OnLaneEnded(now, lane); }
 
+bool CmService::PollLookUp(LookUp* out) { return core_->PollLookUp(out); }
+
+void CmService::OnLookedUp(const LookUp& what, int error) { core_->OnLookedUp(what, error); }
+
+void CmService::WithdrawLookUp(const LookUp& what) { core_->WithdrawLookUp(what); }
+
 Instant CmService::PollTimeout() const { return core_->PollTimeout(); }
 
 std::vector<CmService::SessionRow> CmService::Show() const { return core_->Show(); }

@@ -6,8 +6,8 @@
 // are now, and the time. Outputs are replies, MADs to send, and which channels have events. No I/O,
 // no clock.
 //
-// After any input: drain PollMad, PollChannel and PollLaneOrder, and call OnTimeout when
-// PollTimeout says.
+// After any input: drain PollMad, PollChannel, PollLaneOrder and PollLookUp, and call OnTimeout
+// when PollTimeout says.
 //
 // Thread: whoever drives it, one at a time.
 // Trust: a session reaches its own handles alone; limits hold per session and in all. MADs are
@@ -47,6 +47,8 @@ struct CmServiceConfig {
   // Spec: IBTA 12.7.4, 12.7.27. 4.3 s and 15 are Linux's CMA_CM_RESPONSE_TIMEOUT, _MAX_CM_RETRIES.
   uint8_t response_timeout_exp = 20;
   uint8_t retry_count_max = 15;
+  // Destinations on a network are looked for (PollLookUp) before they count as resolved.
+  bool looks_up_destinations = false;
 };
 
 // Of a network's interface; all zero: none, or not known.
@@ -136,6 +138,22 @@ class CmService {
   void OnLaneMade(Instant now, uint32_t nic, uint32_t comm, const LaneAnswer& answer);
   // The device has ended it by itself.
   void OnLaneEnded(Instant now, LaneId lane);
+  // Whether the host's network leads from `local`, an address of a NIC, to `remote`: to be looked
+  // up, for so long. One that never comes back with an answer keeps its identifier waiting.
+  struct LookUp {
+    uint32_t session = 0;
+    shm::CmHandle id = 0;
+    uint32_t number = 0;
+    Gid local{}, remote{};
+    uint32_t scope_id = 0;  // the interface, of link-local addresses
+    uint32_t timeout_ms = 0;
+  };
+  bool PollLookUp(LookUp* out);
+  // `error`: 0, or the errno of RDMA_CM_EVENT_ADDR_ERROR. Of an identifier that is no more, or asks
+  // for something else by now: a no-op.
+  void OnLookedUp(const LookUp& what, int error);
+  // There is no way to begin with, so that the request fails: nothing is told.
+  void WithdrawLookUp(const LookUp& what);
   struct ChannelState {
     uint32_t session = 0;
     shm::CmHandle channel = 0;

@@ -59,6 +59,7 @@ inline constexpr uint8_t kReqDataMax = 92 - kIpHeaderBytes, kRepDataMax = 196, k
 enum class CmState : uint8_t {
   kIdle,
   kAddrBound,
+  kAddrQuery,  // where its destination is, is being looked up
   kAddrResolved,
   kRouteResolved,
   kConnect,  // from the request on, whatever became of it, to the end of the connection
@@ -126,6 +127,8 @@ struct CmIdentifier {
   std::optional<CmPlace> place{};
   CmHardwareAddress hardware{};  // of its place, as the program was told last
   Gid remote_gid{};
+  CmReach looked_up{};  // kAddrQuery: what it is about to have
+  uint32_t look_up = 0;
   bool has_route = false;
   CmPath path{};
   // Once there was a request; `comm` is 0 when the engine has forgotten it.
@@ -186,6 +189,9 @@ class CmCore {
   void OnLaneMade(Instant now, uint32_t nic, uint32_t comm, const LaneAnswer& answer);
   void OnLaneEnded(Instant now, LaneId lane);
   bool PollLaneOrder(CmService::LaneOrder* out);
+  bool PollLookUp(CmService::LookUp* out);
+  void OnLookedUp(const CmService::LookUp& what, int error);
+  void WithdrawLookUp(const CmService::LookUp& what);
   void PrepareEnd(Instant now);
   bool AwaitsPeers() const;
   bool PollMad(CmService::OutMad* out);
@@ -241,6 +247,10 @@ class CmCore {
   int StartListening(CmIdentifier& id, uint32_t backlog);
   void StopListening(CmIdentifier& id);
   int ResolveAddress(CmSession& session, CmIdentifier& id, const Request& request);
+  bool IsOnANetwork(const CmReach& reach) const;
+  void HaveAddress(CmIdentifier& id, const CmReach& reach);
+  // nullptr: it asks for this no more.
+  CmIdentifier* AskerOf(const CmService::LookUp& what);
   int ResolveRoute(CmSession& session, CmIdentifier& id, uint32_t timeout_ms);
   void MakeRoute(CmIdentifier& id);
   int SetOption(CmSession& session, CmIdentifier& id, const Request& request);
@@ -315,6 +325,8 @@ class CmCore {
   std::map<CommKey, CmLane> comm_lanes_;
   std::map<LaneId, CommKey> comm_of_lane_;
   std::deque<CmService::LaneOrder> lane_orders_;
+  std::deque<CmService::LookUp> look_ups_;
+  uint32_t last_look_up_ = 0;
   std::deque<std::pair<uint32_t, shm::CmHandle>> changes_;  // channels to look at
   CmCounters counters_{};
 };

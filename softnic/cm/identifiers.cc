@@ -70,9 +70,9 @@ int CheckIbPaths(const uint8_t* records, uint32_t bytes) {
 }  // namespace
 
 const char* NameOf(CmState state) {
-  static constexpr const char* kNames[] = {"idle",           "bound",         "address resolved",
-                                           "route resolved", "connect",       "disconnected",
-                                           "listen",         "device removed"};
+  static constexpr const char* kNames[] = {
+      "idle",    "bound",        "looking", "address resolved", "route resolved",
+      "connect", "disconnected", "listen",  "device removed"};
   return kNames[static_cast<size_t>(state)];
 }
 
@@ -208,6 +208,27 @@ int CmCore::ResolveAddress(CmSession& session, CmIdentifier& id, const Request& 
     Tell(id, CmEventType::kAddrError, -error);
     return 0;
   }
+  if (!config_.looks_up_destinations || !IsOnANetwork(reach)) {
+    HaveAddress(id, reach);
+    return 0;
+  }
+  id.state = CmState::kAddrQuery;
+  id.looked_up = reach;
+  id.look_up = ++last_look_up_;
+  look_ups_.push_back({session.number, id.self.handle, id.look_up, reach.local.gid, reach.remote,
+                       IsLinkLocal(reach.destination) ? reach.destination.scope_id : 0,
+                       request.resolve.timeout_ms});
+  return 0;
+}
+
+bool CmCore::IsOnANetwork(const CmReach& reach) const {
+  const CmNic* nic = addresses_.Find(reach.local.nic);
+  CmPlace here;
+  return nic != nullptr && !nic->is_local_only && !reach.remote.IsMulticast() &&
+         addresses_.FindLocal(reach.destination, &here) != 0;
+}
+
+void CmCore::HaveAddress(CmIdentifier& id, const CmReach& reach) {
   const uint16_t port = id.bound.port;
   id.source = reach.source;
   id.source.port = port;
@@ -217,7 +238,34 @@ int CmCore::ResolveAddress(CmSession& session, CmIdentifier& id, const Request& 
   id.state = CmState::kAddrResolved;
   ports_.Update(id.port_space, HolderOf(id));
   Tell(id, CmEventType::kAddrResolved, 0);
-  return 0;
+}
+
+bool CmCore::PollLookUp(CmService::LookUp* out) {
+  if (look_ups_.empty()) return false;
+  *out = look_ups_.front();
+  look_ups_.pop_front();
+  return true;
+}
+
+CmIdentifier* CmCore::AskerOf(const CmService::LookUp& what) {
+  CmIdentifier* id = Find({what.session, what.id});
+  const bool asks = id != nullptr && id->state == CmState::kAddrQuery && id->look_up == what.number;
+  return asks ? id : nullptr;
+}
+
+void CmCore::OnLookedUp(const CmService::LookUp& what, int error) {
+  CmIdentifier* id = AskerOf(what);
+  if (id == nullptr) return;
+  // The NIC's address may be gone by now.
+  CmReach reach = id->looked_up;
+  id->state = CmState::kAddrBound;  // it may try again
+  if (error == 0) error = addresses_.Resolve(id->bound, id->looked_up.destination, &reach);
+  if (error != 0) return Tell(*id, CmEventType::kAddrError, -error);
+  HaveAddress(*id, reach);
+}
+
+void CmCore::WithdrawLookUp(const CmService::LookUp& what) {
+  if (CmIdentifier* id = AskerOf(what); id != nullptr) id->state = CmState::kAddrBound;
 }
 
 // --- routes --------------------------------------------------------------------------------------

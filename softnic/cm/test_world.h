@@ -51,7 +51,8 @@ class CmWorld : public ::testing::Test {
     for (int host = 0; host < kHosts; ++host) Start(host, 1 + host);
   }
   void Start(int host, uint64_t seed) {
-    hosts_[host] = std::make_unique<CmService>(CmServiceConfig{.seed = seed});
+    hosts_[host] = std::make_unique<CmService>(
+        CmServiceConfig{.seed = seed, .looks_up_destinations = looks_up_});
     hosts_[host]->SetNics(now_, NicsOf(host));
     readable_[host].clear();
   }
@@ -358,6 +359,7 @@ class CmWorld : public ::testing::Test {
   std::mt19937_64 random_{1};
   Faults faults_;
   bool is_cut_ = false;
+  bool looks_up_ = false;  // for Start
   uint64_t order_ = 0;
   std::vector<Flight> flights_;
   std::vector<transport::cm::Body> sent_;

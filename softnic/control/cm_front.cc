@@ -39,6 +39,7 @@ uint64_t RandomNumber() {
 CmServiceConfig ConfigOfService() {
   CmServiceConfig config;
   config.seed = RandomNumber();
+  config.looks_up_destinations = true;
   return config;
 }
 
@@ -155,6 +156,11 @@ void CmClient::End(const char* why) {
 CmFront::CmFront(ControlServer* server)
     : server_(server),
       service_(ConfigOfService()),
+      look_ups_(&server->io(),
+                [this](const CmService::LookUp& what, int error) {
+                  service_.OnLookedUp(what, error);
+                  Drain();
+                }),
       timer_(server->io()),
       end_timer_(server->io()) {}
 
@@ -210,7 +216,19 @@ void CmFront::Forget(uint32_t session) {
 void CmFront::Request(uint32_t session, const shm::CmRequest& request, shm::CmReply* reply) {
   if (NeedsAddresses(request)) LookAtAddresses();
   service_.OnRequest(Shard::ReadClock(), session, request, reply);
+  LookUp(reply);
   Drain();
+}
+
+// No other input brings any, so that what is here is the request's.
+void CmFront::LookUp(shm::CmReply* reply) {
+  CmService::LookUp what;
+  while (service_.PollLookUp(&what)) {
+    const int error = look_ups_.Start(what);
+    if (error == 0) continue;
+    service_.WithdrawLookUp(what);
+    reply->error = error;
+  }
 }
 
 void CmFront::End(std::function<void()> done) {

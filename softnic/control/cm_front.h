@@ -21,6 +21,7 @@
 #include "core/shm/cm.h"
 #include "softnic/cm/cm_service.h"
 #include "softnic/control/cm_channel.h"
+#include "softnic/control/cm_look_ups.h"
 #include "softnic/control/unique_fd.h"
 #include "softnic/device/device.h"
 #include "transport/port/udp/interfaces.h"
@@ -90,6 +91,8 @@ class CmFront {
   void TakeMads();
   void Request(uint32_t session, const shm::CmRequest& request, shm::CmReply* reply);
   void Forget(uint32_t session);
+  // What the request wants looked up is, and it fails where there is no way.
+  void LookUp(shm::CmReply* reply);
   // After any input to the service: what came of it.
   void Drain();
   void CompleteEnd();
@@ -104,6 +107,7 @@ class CmFront {
 
   ControlServer* const server_;
   CmService service_;
+  CmLookUps look_ups_;
   std::function<void()> ended_;  // set: the daemon ends
   std::vector<NicStatus> nics_;
   std::map<uint32_t, std::shared_ptr<CmClient>> connections_;  // by session

@@ -2,6 +2,7 @@
 handshake, and more requests at once than a backlog holds. With both librdmacms; and UCX, which
 connects by addresses over either."""
 
+import errno
 import re
 import signal
 import string
@@ -18,6 +19,9 @@ UCX_WAYS = (("rc_v,self", "tag"), ("rc_v,self", "am"), ("ud_v,self", "am"))
 EVENT = re.compile(r"^event RDMA_CM_EVENT_(\S+) (-?\d+)$|^failed (\S+) (\d+)$", re.MULTILINE)
 BURST = 6
 UCX_MESSAGES = 2
+# On the network of on_two_hosts; how long `handshake` gives an address to be resolved.
+NOBODYS_ADDRESS = "10.77.0.99"
+RESOLVE_S = 5
 # Longer than a packet and than what goes inline; the server prints what came.
 UCX_BYTES = 20_000
 
@@ -298,6 +302,26 @@ CASES = [
 ]
 
 
+
+def nowhere_to_go(case):
+    """By the host's routes and neighbours, as with the kernel's rdma_cm: no route is an error of the
+    call; a neighbour that does not answer is one of its event, when the time is over."""
+    pair = on_two_hosts(case)
+    port = str(free_port())
+    program = case.program("handshake")
+    without_route = pair.client.run(case, [program, "active", "192.0.2.1", port, "-"], 20, code=1,
+                                    name="without-route")
+    check(without_route.out == f"failed rdma_resolve_addr {errno.ENETUNREACH}\n",
+          f"without a route:\n{without_route.tail()}")
+    began = time.monotonic()
+    alone = pair.client.run(case, [program, "active", NOBODYS_ADDRESS, port, "-"], 30, code=1,
+                            name="without-neighbour")
+    took_s = time.monotonic() - began
+    check(alone.out == f"event RDMA_CM_EVENT_ADDR_ERROR -{errno.ETIMEDOUT}\n",
+          f"without a neighbour:\n{alone.tail()}")
+    check(took_s >= RESOLVE_S, f"told after {took_s:.1f} s of {RESOLVE_S}")
+    nothing_is_left(case, pair)
+
 def cases(_thorough):
     specs = [Spec("the daemon ends, its peer silent", daemon_ends_alone, 60)]
     for is_system, suffix in ((False, ""), (True, ", the system's librdmacm")):
@@ -309,6 +333,7 @@ def cases(_thorough):
             add(name, killed(*arguments))
         add("the daemon is killed", daemon_dies)
         add("the NIC's hardware address changes", address_moves)
+        add("no route, no neighbour", nowhere_to_go)
         add(f"{BURST} connections at once, a backlog of one", burst, 120)
         for transports, kind in UCX_WAYS:
             add(f"UCX, {transports.split(',', maxsplit=1)[0]}, {kind}", ucx(beside, transports, kind))

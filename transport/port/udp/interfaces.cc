@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "transport/port/udp/netlink.h"
+
 namespace verbena::transport {
 namespace {
 
@@ -107,19 +109,6 @@ bool Dump(int fd, uint16_t type, InterfaceList* out) {
       if (message->nlmsg_type == RTM_NEWADDR) ReadAddress(message, out);
     }
   }
-}
-
-int OpenNetlink(uint32_t groups, int flags) {
-  const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | flags, NETLINK_ROUTE);
-  if (fd < 0) return -1;
-  sockaddr_nl name{};
-  name.nl_family = AF_NETLINK;
-  name.nl_groups = groups;
-  if (bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0) return fd;
-  const int error = errno;
-  close(fd);
-  errno = error;
-  return -1;
 }
 
 bool Covers(const InterfaceAddress& address, const Gid& gid) {

@@ -1,0 +1,92 @@
+#include "softnic/control/cm_look_ups.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "softnic/engine/shard.h"
+
+namespace verbena::softnic {
+
+using boost::system::error_code;
+
+namespace {
+
+// The kernel gives up a neighbour after three seconds; who waits longer has it look again.
+constexpr Duration kSolicitInterval = Milliseconds(1000);
+// Longer than anybody waits; a program's int may be anything.
+constexpr uint32_t kTimeoutMaxMs = 24 * 3600 * 1000;
+
+}  // namespace
+
+CmLookUps::CmLookUps(boost::asio::io_context* io, Done done)
+    : io_(io), done_(std::move(done)), timer_(*io) {}
+
+int CmLookUps::Start(const CmService::LookUp& what) {
+  transport::NextHop hop;
+  int error = transport::FindNextHop(what.local, what.remote, what.scope_id, &hop);
+  if (error != 0) return error;
+  // Watched first: what becomes known between a look and the watch would be told to nobody.
+  if (hop.is_here || !WatchNeighbours() || transport::IsKnown(hop)) {
+    done_(what, 0);
+    return 0;
+  }
+  transport::Solicit(what.local, what.remote, what.scope_id);
+  const auto timeout = Milliseconds(std::min(what.timeout_ms, kTimeoutMaxMs));
+  pending_.push_back({what, hop, Shard::ReadClock() + timeout});
+  ArmTimer();
+  return 0;
+}
+
+// False: they can't be watched here; then it is packets that tell.
+bool CmLookUps::WatchNeighbours() {
+  if (neighbours_ != nullptr) return true;
+  const int fd = transport::OpenNeighbourEvents();
+  if (fd < 0) return false;
+  neighbours_ = std::make_unique<boost::asio::posix::stream_descriptor>(*io_, fd);
+  AwaitNeighbours();
+  return true;
+}
+
+void CmLookUps::AwaitNeighbours() {
+  neighbours_->async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                          [this](error_code error) {
+                            if (error) return;
+                            transport::DrainNeighbourEvents(neighbours_->native_handle());
+                            Look();
+                            AwaitNeighbours();
+                          });
+}
+
+void CmLookUps::Look() {
+  const Instant now = Shard::ReadClock();
+  std::vector<std::pair<CmService::LookUp, int>> ended;
+  std::erase_if(pending_, [&](const Pending& pending) {
+    const bool is_known = transport::IsKnown(pending.hop);
+    if (!is_known && pending.due > now) return false;
+    ended.emplace_back(pending.what, is_known ? 0 : ETIMEDOUT);
+    return true;
+  });
+  for (const auto& [what, error] : ended) done_(what, error);
+  ArmTimer();
+}
+
+void CmLookUps::ArmTimer() {
+  if (pending_.empty()) {
+    timer_.cancel();
+    return;
+  }
+  Instant next = Shard::ReadClock() + kSolicitInterval;
+  for (const Pending& pending : pending_) next = std::min(next, pending.due);
+  timer_.expires_at(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(next.ns)));
+  timer_.async_wait([this](error_code error) {
+    if (error) return;
+    for (const Pending& pending : pending_) {
+      transport::Solicit(pending.what.local, pending.what.remote, pending.what.scope_id);
+    }
+    Look();
+  });
+}
+
+}  // namespace verbena::softnic

@@ -1,0 +1,48 @@
+// Looks for the way to destinations that rdma_cm's clients want to reach on the host's network, as
+// the kernel does for its own rdma_cm: a route at once, then the next hop's hardware address.
+//
+// Thread: control.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/base/instant.h"
+#include "softnic/cm/cm_service.h"
+#include "transport/port/udp/neighbours.h"
+
+namespace verbena::softnic {
+
+class CmLookUps {
+ public:
+  // `error`: 0, or ETIMEDOUT.
+  using Done = std::function<void(const CmService::LookUp& what, int error)>;
+  CmLookUps(boost::asio::io_context* io, Done done);
+
+  // 0: `done` is told, now or later. ENETUNREACH, EHOSTUNREACH and the like: there is no route.
+  int Start(const CmService::LookUp& what);
+
+ private:
+  struct Pending {
+    CmService::LookUp what;
+    transport::NextHop hop;
+    Instant due;
+  };
+
+  bool WatchNeighbours();
+  void AwaitNeighbours();
+  void Look();
+  void ArmTimer();
+
+  boost::asio::io_context* const io_;
+  const Done done_;
+  std::vector<Pending> pending_;
+  boost::asio::steady_timer timer_;
+  std::unique_ptr<boost::asio::posix::stream_descriptor> neighbours_;
+};
+
+}  // namespace verbena::softnic
