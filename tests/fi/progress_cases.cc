@@ -384,29 +384,29 @@ FI_CASE("threading.safe", kReliable, 30) {
 }
 
 // The same calls by each model, without loops: receives, sends, looks at both CQs.
-// The least of several: the NIC completes as it likes, and what is read late takes more steps.
+// Nothing completes while it is counted: how much does is the NIC's pace, which is not asked about.
+// What is left of that (whom posting wakes) makes the least of several.
 size_t LocksOf(fi_threading threading) {
-  constexpr int kCalls = 8, kTimes = 5;
+  constexpr int kCalls = 8, kTimes = 3;
   Pair pair(Threads(threading));
   if (pair.a().info->domain_attr->threading != threading) Refuse("the output says another model");
   Converse(pair, 3, 1);
   Memory out(pair.a(), 64), in(pair.b(), 64);
   size_t least = SIZE_MAX;
   for (int time = 0; time < kTimes; ++time) {
-    int left = 2 * kCalls;
     const size_t locked = CountLocks([&] {
       fi_cq_data_entry entry;
       for (int i = 0; i < kCalls; ++i) {
         fi_recv(pair.b().ep, in.data(), 64, in.desc(), FI_ADDR_UNSPEC, ContextOf(1));
+        fi_cq_read(pair.a().tx_cq, &entry, 1);
+        fi_cq_read(pair.b().rx_cq, &entry, 1);
       }
       for (int i = 0; i < kCalls; ++i) {
         fi_send(pair.a().ep, out.data(), 64, out.desc(), pair.a().other, ContextOf(2));
-        if (fi_cq_read(pair.a().tx_cq, &entry, 1) > 0) --left;
-        if (fi_cq_read(pair.b().rx_cq, &entry, 1) > 0) --left;
       }
     });
     least = std::min(least, locked);
-    for (; left > 0; --left) {
+    for (int left = 2 * kCalls; left > 0; --left) {
       WaitUntil([&] { return PollCq(pair.a().tx_cq) || PollCq(pair.b().rx_cq); }, 1000);
     }
   }
