@@ -2,11 +2,13 @@
 // must come.
 //
 //   fi_fuzz --provider NAME [--endpoint msg|rdm|dgram] [--seed N] [--runs N] [--steps N]
+//           [--failures N]      it ends after so many failed runs
 //
 // A run is a process of its own: it opens, binds, posts, closes at random, and knows of each call
 // whether it has to fail: objects in use are busy, wrong flags and objects are refused, every
 // operation that was taken completes once, messages arrive as they were sent. A failed run prints
 // its seed, which repeats it.
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -287,7 +289,7 @@ int Main(int argc, char** argv) {
   Target target;
   target.type = FI_EP_RDM;
   uint32_t seed = 1;
-  int runs = 20, steps = 500;
+  int runs = 20, steps = 500, most_failures = INT_MAX;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--provider") target.provider = value;
@@ -297,17 +299,18 @@ int Main(int argc, char** argv) {
     if (name == "--seed") seed = static_cast<uint32_t>(strtoul(value.c_str(), nullptr, 10));
     if (name == "--runs") runs = atoi(value.c_str());
     if (name == "--steps") steps = atoi(value.c_str());
+    if (name == "--failures") most_failures = atoi(value.c_str());
   }
   if (target.provider.empty()) {
     fprintf(stderr,
             "usage: fi_fuzz --provider NAME [--endpoint msg|rdm|dgram] [--seed N] [--runs N] "
-            "[--steps N]\n");
+            "[--steps N] [--failures N]\n");
     return 2;
   }
   setenv("FI_PROVIDER", target.provider.c_str(), 0);
   Ask(target);
   int failed = 0;
-  for (int i = 0; i < runs; ++i, ++seed) {
+  for (int i = 0; i < runs && failed < most_failures; ++i, ++seed) {
     const Answer answer = RunIsolated({"run", kOnce, [&] { Run(seed, steps).Go(); }, 60});
     if (answer.verdict == Verdict::kYes) continue;
     ++failed;

@@ -7,10 +7,12 @@ answers feed docs/fi-domain.md (tests/fi/table); those that tests/fi/due.txt nam
 import collections
 import json
 import os
+import random
 import re
 import sys
 
-from harness import PATIENCE, REPORTS, ROOT, STAGE, Spec, check, clean_environment, free_port
+from harness import (PATIENCE, REPORTS, ROOT, STAGE, Spec, check, clean_environment, free_port,
+                     wait_for)
 from hosts import ADDRESSES, IPV4, INTERFACE, LossyLink, Namespace, Pair, pair_on, two_hosts
 from parts import ucx
 from parts.pair import run_pair
@@ -100,6 +102,30 @@ def suite_judges(case):
                        env=clean_environment() | QUIET)
     found = {answer["case"]: answer["verdict"] for answer in json.loads(process.out)}
     check(found == KNOWN, f"it says {found}")
+
+
+# --- the end of the NIC ---------------------------------------------------------------------------
+
+
+def daemon_dies(times):
+    """Whatever a program is about when the daemon is killed: it is told of errors, and goes on."""
+    def case_function(case):
+        for endpoint in ENDPOINTS:
+            for _ in range(times):
+                seed, enough = random.randrange(1 << 31), random.randrange(1, 400)
+                instance = case.instance()
+                process = case.spawn([case.program("fi_fuzz"), "--provider", "verbena", "--endpoint",
+                                      endpoint, "--runs", 10_000, "--steps", 300, "--seed", seed,
+                                      "--failures", 1],
+                                     name="fi_fuzz", env=environment(instance))
+                wait_for(lambda: instance.status()["engine"]["send_wqes"] >= enough, 30,
+                         f"{enough} WQEs are carried out")
+                instance.daemon.kill()
+                code = process.wait(90)
+                told = f"{endpoint}, seed {seed}, after {enough} WQEs:\n{process.tail()}"
+                check(code == 1 and "runs passed" in process.out, f"it ends with {code}, {told}")
+                check(not re.search("signal|no answer|never complete", process.out), told)
+    return case_function
 
 
 # --- what libfabric shows -------------------------------------------------------------------------
@@ -282,6 +308,7 @@ def cases(thorough):
         Spec("fi_info by verbena run", fi_info_by_run, 40),
         Spec("rxm layers itself over it", layered_is_listed, 40),
         Spec("traffic classes are on the wire", traffic_classes, 120),
+        Spec("the daemon dies", daemon_dies(20 if thorough else 3), 900 if thorough else 180),
         *(Spec(f"promises, {endpoint}", conformance(endpoint, 580), 600) for endpoint in ENDPOINTS),
         *(Spec(f"fi_pingpong {endpoint}", pingpong(provider, endpoint, sizes), 150)
           for provider, endpoint, sizes in kinds),
