@@ -15,6 +15,9 @@ namespace {
 
 // The kernel gives up a neighbour after three seconds; who waits longer has it look again.
 constexpr Duration kSolicitInterval = Milliseconds(1000);
+// Looked for at a time; each costs a question whenever something about a neighbour changes. More
+// count as found: then it is packets that tell.
+constexpr size_t kPendingMax = 256;
 // Longer than anybody waits; a program's int may be anything.
 constexpr uint32_t kTimeoutMaxMs = 24 * 3600 * 1000;
 
@@ -28,7 +31,8 @@ int CmLookUps::Start(const CmService::LookUp& what) {
   int error = transport::FindNextHop(what.local, what.remote, what.scope_id, &hop);
   if (error != 0) return error;
   // Watched first: what becomes known between a look and the watch would be told to nobody.
-  if (hop.is_here || !WatchNeighbours() || transport::IsKnown(hop)) {
+  const bool may_ask = !hop.is_here && pending_.size() < kPendingMax && WatchNeighbours();
+  if (!may_ask || transport::IsKnown(hop)) {
     done_(what, 0);
     return 0;
   }
