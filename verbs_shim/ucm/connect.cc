@@ -180,9 +180,10 @@ int Commands::LeaveMulticast(const Command& command) {
 int Commands::TakeEvent(const Command& command, shm::CmReply* reply) {
   shm::CmRequest request = NewRequest(shm::CmOp::kGetEvent);
   request.handle = command.channel.handle;
-  for (bool has_waited = false;; has_waited = true) {
+  for (;;) {
     int error = Execute(command.channel, request, reply);
-    if (error == ENOENT && has_waited) return kClosedWhileWaiting;
+    // The fd was the channel's when we came: another thread has closed it since.
+    if (error == ENOENT) return kClosedWhileWaiting;
     if (error != EAGAIN) return error;
     error = environment_.await_event(command.fd);
     if (error != 0) return error;
