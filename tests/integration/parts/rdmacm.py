@@ -329,8 +329,9 @@ def libfabric(pair_of, provider, endpoint, count=100, limit_s=40, may_lose=False
     """Through libfabric's verbs provider. Its handshake is a TCP connection beside.
 
     Its client leaves as soon as it has its last message. `may_lose`: also if the acknowledgement of
-    that has been lost. Its server then ends in disorder, having shown all results: with a flushed
-    request, or in ofi_rxm 1.17, which posts receives to the connection that it has closed.
+    that has been lost. Its server then ends in disorder, having shown all results, with a flushed
+    request. ofi_rxm 1.17 does so whenever it hears of the end while it reads its queue: it posts
+    receives to the connection that it has closed.
     """
     def case_function(case):
         pair = pair_of(case)
@@ -341,7 +342,7 @@ def libfabric(pair_of, provider, endpoint, count=100, limit_s=40, may_lose=False
         client = pair.client.run(case, [*common, "-P", str(port), address_of(pair, 4)], limit_s,
                                  name="client")
         code = server.wait(10)
-        check(code == 0 or may_lose, f"the server ended with {code}\n{server.tail()}")
+        check(code == 0 or may_lose or "rxm" in provider, f"the server ended with {code}\n{server.tail()}")
         for process in (client, server):
             rows = re.findall(rf"^(\S+)\s+{count}\s+={count}\s", process.out, re.MULTILINE)
             check(rows == ["64", "256", "1k", "4k", "64k", "1m"],
