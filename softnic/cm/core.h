@@ -127,7 +127,7 @@ struct CmIdentifier {
   std::optional<CmPlace> place{};
   CmHardwareAddress hardware{};  // of its place, as the program was told last
   Gid remote_gid{};
-  CmReach looked_up{};  // kAddrQuery: what it is about to have
+  shm::CmAddress looked_up{};  // kAddrQuery: the destination it is about to have
   uint32_t look_up = 0;
   bool has_route = false;
   CmPath path{};

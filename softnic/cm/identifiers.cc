@@ -213,7 +213,7 @@ int CmCore::ResolveAddress(CmSession& session, CmIdentifier& id, const Request& 
     return 0;
   }
   id.state = CmState::kAddrQuery;
-  id.looked_up = reach;
+  id.looked_up = reach.destination;
   id.look_up = ++last_look_up_;
   look_ups_.push_back({session.number, id.self.handle, id.look_up, reach.local.gid, reach.remote,
                        IsLinkLocal(reach.destination) ? reach.destination.scope_id : 0,
@@ -256,10 +256,10 @@ CmIdentifier* CmCore::AskerOf(const CmService::LookUp& what) {
 void CmCore::OnLookedUp(const CmService::LookUp& what, int error) {
   CmIdentifier* id = AskerOf(what);
   if (id == nullptr) return;
-  // The NIC's address may be gone by now.
-  CmReach reach = id->looked_up;
   id->state = CmState::kAddrBound;  // it may try again
-  if (error == 0) error = addresses_.Resolve(id->bound, id->looked_up.destination, &reach);
+  // The NIC's address may be gone by now.
+  CmReach reach;
+  if (error == 0) error = addresses_.Resolve(id->bound, id->looked_up, &reach);
   if (error != 0) return Tell(*id, CmEventType::kAddrError, -error);
   HaveAddress(*id, reach);
 }
