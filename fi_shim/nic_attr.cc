@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "core/client/port_speed.h"
 #include "fi_shim/fids.h"
 
 namespace verbena::fi {
@@ -15,46 +16,6 @@ namespace {
 constexpr uint32_t kPortActive = 4;         // enum ibv_port_state
 constexpr uint32_t kLinkLayerEthernet = 2;  // IBV_LINK_LAYER_ETHERNET
 constexpr size_t kTextBytesMax = 64;
-
-// Lanes of a port, as enum ibv_port's active_width says.  Spec: IBTA 14.2.5.6, LinkWidthActive.
-uint64_t LanesOf(uint32_t active_width) {
-  switch (active_width) {
-    case 2:
-      return 4;
-    case 4:
-      return 8;
-    case 8:
-      return 12;
-    case 16:
-      return 2;
-    default:
-      return 1;
-  }
-}
-
-// Of one lane, in Mb/s; 0: none that is known.  Spec: IBTA 14.2.5.6, LinkSpeedActive and its
-// extensions.
-uint64_t LaneMbpsOf(uint32_t active_speed) {
-  switch (active_speed) {
-    case 1:
-      return 2'500;
-    case 2:
-      return 5'000;
-    case 4:
-    case 8:
-      return 10'000;
-    case 16:
-      return 14'000;
-    case 32:
-      return 25'000;
-    case 64:
-      return 50'000;
-    case 128:
-      return 100'000;
-    default:
-      return 0;
-  }
-}
 
 bool CopyString(const char* from, char** to) {
   *to = from == nullptr ? nullptr : strdup(from);
@@ -204,10 +165,10 @@ char* MacOf(uint64_t node_guid) {
 
 bool Describe(uint64_t node_guid, const shm::QueryPortReply& port, fi_link_attr* attr) {
   constexpr uint32_t kMtuMax = 5;  // enum ibv_mtu
-  constexpr uint64_t kMega = 1'000'000;
+  constexpr uint64_t kHundredMega = 100'000'000;
   attr->address = MacOf(node_guid);
   attr->mtu = size_t{128} << std::min(port.active_mtu, kMtuMax);
-  attr->speed = LanesOf(port.active_width) * LaneMbpsOf(port.active_speed) * kMega;
+  attr->speed = client::PortSpeed100Mbps(port.active_speed, port.active_width) * kHundredMega;
   attr->state = port.state == kPortActive ? FI_LINK_UP : FI_LINK_DOWN;
   attr->network_type = strdup(port.link_layer == kLinkLayerEthernet ? "Ethernet" : "InfiniBand");
   return attr->network_type != nullptr && attr->address != nullptr;

@@ -2,6 +2,7 @@
 #include <endian.h>
 #include <string.h>
 
+#include "core/client/port_speed.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -44,47 +45,6 @@ bool ValidEntryBytes(size_t entry_bytes) { return entry_bytes >= sizeof(ibv_gid_
 void StoreEntry(const ibv_gid_entry& entry, void* out, size_t entry_bytes) {
   memset(out, 0, entry_bytes);
   memcpy(out, &entry, sizeof(entry));
-}
-
-uint64_t LaneSpeed100Mbps(uint32_t active_speed) {
-  switch (active_speed) {
-    case 1:
-      return 25;  // SDR
-    case 2:
-      return 50;  // DDR
-    case 4:
-    case 8:
-      return 100;  // QDR, FDR10
-    case 16:
-      return 140;  // FDR
-    case 32:
-      return 250;  // EDR
-    case 64:
-      return 500;  // HDR
-    case 128:
-      return 1000;  // NDR
-    case 256:
-      return 2000;  // XDR
-    default:
-      return 0;
-  }
-}
-
-uint64_t Lanes(uint32_t active_width) {
-  switch (active_width) {
-    case 1:
-      return 1;
-    case 2:
-      return 4;
-    case 4:
-      return 8;
-    case 8:
-      return 12;
-    case 16:
-      return 2;
-    default:
-      return 0;
-  }
 }
 
 }  // namespace
@@ -142,7 +102,7 @@ VERBENA_EXPORT int ibv_query_port_speed(ibv_context* context, uint32_t port, uin
   PortAttrV64 full;
   int error = QueryPort(ToContext(context), port, &full);
   if (error != 0) return error;
-  *speed = LaneSpeed100Mbps(full.active_speed_ex) * Lanes(full.attr.active_width);
+  *speed = client::PortSpeed100Mbps(full.active_speed_ex, full.attr.active_width);
   return 0;
 }
 

@@ -295,10 +295,10 @@ void AnObjectEach(fi_threading threading) {
   std::atomic<bool> is_over = false;
   std::atomic<int> received = 0, sent = 0;
   std::thread reads_sends([&] {
-    while (sent < kMessages && !is_over) sent += PollCq(pair.a().tx_cq) ? 1 : 0;
+    while (sent < kMessages && NowMs() < end_ms) sent += PollCq(pair.a().tx_cq) ? 1 : 0;
   });
   std::thread reads_receives([&] {
-    while (received < kMessages && !is_over) received += PollCq(pair.b().rx_cq) ? 1 : 0;
+    while (received < kMessages && NowMs() < end_ms) received += PollCq(pair.b().rx_cq) ? 1 : 0;
   });
   std::thread counts([&] {
     while (!is_over) {
@@ -318,9 +318,10 @@ void AnObjectEach(fi_threading threading) {
       ++done;
     }
   }
-  while ((sent < kMessages || received < kMessages) && NowMs() < end_ms) usleep(1000);
+  reads_sends.join();
+  reads_receives.join();
   is_over = true;
-  for (std::thread* thread : {&reads_sends, &reads_receives, &counts}) thread->join();
+  counts.join();
   Expect(sent == kMessages && received == kMessages, "%d posted, %d sent, %d received of %d", done,
          sent.load(), received.load(), kMessages);
   for (auto& counter : counters) {
