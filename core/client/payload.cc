@@ -324,21 +324,24 @@ bool KeepPlain(Scan* scan) {
   return true;
 }
 
-// Whether malloc has a mapping of its own from here on: the word before a block says so, and sizes
-// of pages. A word of the program's that looks alike does no harm.
-__attribute__((no_sanitize("address"))) bool BeginsBlock(uintptr_t page) {
+// The bytes of the mapping of its own that malloc has from here on: the word before a block says
+// so. 0: it has none. A word of the program's that looks alike does no harm.
+__attribute__((no_sanitize("address"))) uintptr_t BlockBytes(uintptr_t page) {
   constexpr uint64_t kFlags = 7, kIsMapped = 2;
   const auto* words = reinterpret_cast<const volatile uint64_t*>(page);
-  return (words[1] & kFlags) == kIsMapped && words[1] > kPageBytes &&
-         (words[1] & ~kFlags) % kPageBytes == 0 && words[0] < kPageBytes;
+  const uint64_t size = words[1];
+  const bool begins = (size & kFlags) == kIsMapped && size > kPageBytes &&
+                      (size & ~kFlags) % kPageBytes == 0 && words[0] < kPageBytes;
+  return begins ? size & ~kFlags : 0;
 }
 
-// Each block goes to a slot of its own: realloc enlarges its mapping, and would find in the file
-// what follows there. False: there are too many.
+// Each block goes to a slot of its own, without what follows it: realloc enlarges its mapping, and
+// would find in the file what is there. False: there are too many.
 bool SplitAtBlock(Scan* scan, uint32_t index) {
   const Part part = scan->parts[index];
+  const uintptr_t block_end = part.begin + BlockBytes(part.begin);
   uintptr_t page = part.begin + kPageBytes;
-  while (page < part.end && !BeginsBlock(page)) page += kPageBytes;
+  while (page < part.end && page != block_end && BlockBytes(page) == 0) page += kPageBytes;
   if (page >= part.end) return true;
   if (scan->count == kPartsMax) return false;
   std::copy_backward(scan->parts + index, scan->parts + scan->count, scan->parts + scan->count + 1);

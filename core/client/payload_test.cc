@@ -180,6 +180,33 @@ TEST_F(Payload, BlocksOfOneRegionGrowApart) {
   });
 }
 
+// Behind it is no other block, but a mapping of the program's own that was registered with it.
+TEST_F(Payload, ABlockGrowsApartFromWhatFollowsIt) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "ASan's malloc keeps its records elsewhere";
+#endif
+  InChild([] {
+    File file;
+    constexpr size_t kBytes = 256 * kPage - 64;
+    void* larger = malloc(kBytes + 16 * kPage);
+    auto* block = static_cast<std::byte*>(realloc(larger, kBytes));  // what it had there is free
+    std::byte* next = block - 16 + 256 * kPage;
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(next) % kPage, 0u) << "a mapping of its own";
+    ASSERT_EQ(mmap(next, 16 * kPage, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+              next);
+    Fill(block, kBytes, 1);
+    Fill(next, 16 * kPage, 2);
+    auto region = Register(file, block - 16, 272 * kPage);
+    EXPECT_EQ(region->shared_bytes(), 272 * kPage);
+    region.reset();
+    block = static_cast<std::byte*>(realloc(block, 3 * kBytes));
+    std::memset(block + kBytes, 7, 2 * kBytes);
+    EXPECT_TRUE(Holds(block, kBytes, 1));
+    EXPECT_TRUE(Holds(next, 16 * kPage, 2));
+  });
+}
+
 TEST_F(Payload, AllocatorsGoOnAsBefore) {
   InChild([] {
     File file;
