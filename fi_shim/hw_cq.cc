@@ -141,7 +141,7 @@ void OnEmptyPoll(HwCq* hw) {
       hw->domain->session->IsAlive();
     }
   }
-  if (polls % kEmptyPollsPerYield == 0) sched_yield();
+  if (polls % kEmptyPollsPerYield == 0 || hw->domain->session->NicWaitsForCpu()) sched_yield();
 }
 
 }  // namespace

@@ -168,7 +168,6 @@ ssize_t PostReceive(ReceiveContext* receives, const ReceiveRequest& request) {
   } else if (wqe != nullptr) {
     receives->srq.ring.Unreserve(1);
   }
-  if ((request.flags & FI_MORE) == 0 || error != 0) session->RingDoorbell(receives->srq.doorbell);
   if (error != 0 && operation != nullptr) receives->operations.Give(operation);
   return error;
 }

@@ -291,6 +291,7 @@ void ConsumeCompletion(Cq* cq) {
 void OnEmptyPoll(Cq* cq) {
   uint32_t polls = cq->empty_polls.load(std::memory_order_relaxed) + 1;
   cq->empty_polls.store(polls, std::memory_order_relaxed);
+  if (cq->context->session->NicWaitsForCpu()) sched_yield();
   if (polls % kEmptyPollsPerClockRead != 0) return;
   int64_t now_ns = CoarseNowNs();
   if (now_ns - cq->liveness_checked_ns.load(std::memory_order_relaxed) > kLivenessPeriodNs) {

@@ -115,11 +115,12 @@ int PostOneRecv(PostQueue* queue, const ibv_recv_wr& wr) {
   return 0;
 }
 
-// Posts a list. What precedes a bad request stays posted, as the verb says.
-template <typename Wr, typename PostOne>
-int PostList(Context* context, PostQueue* queue, Wr* wr, Wr** bad_wr, PostOne post_one) {
+// Posts a list. What precedes a bad request stays posted, as the verb says. `is_to_ring` says of
+// the queue whether the NIC has to be told.
+template <typename Wr, typename PostOne, typename IsToRing>
+int PostList(Context* context, PostQueue* queue, Wr* wr, Wr** bad_wr, PostOne post_one,
+             IsToRing is_to_ring) {
   int error = 0;
-  context->session->PrepareDoorbell(queue->doorbell);
   {
     SpinGuard guard(queue->lock);
     Wr* first = wr;
@@ -133,6 +134,7 @@ int PostList(Context* context, PostQueue* queue, Wr* wr, Wr** bad_wr, PostOne po
     }
     if (wr == first) return error;
     queue->ring.Publish();
+    if (!is_to_ring()) return error;
   }
   context->session->RingDoorbell(queue->doorbell);
   return error;
@@ -144,6 +146,14 @@ int Refuse(int error, Wr* wr, Wr** bad_wr) {
   return error;
 }
 
+int PostReceives(Context* context, PostQueue* queue, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+  if (__builtin_expect(context->session->KnownDead(), 0)) return Refuse(EIO, wr, bad_wr);
+  return PostList(
+      context, queue, wr, bad_wr,
+      [queue](const ibv_recv_wr& one) { return PostOneRecv(queue, one); },
+      [queue] { return queue->ring.WantsDoorbell(); });
+}
+
 }  // namespace
 
 // Errors: EINVAL: the QP is not ready to send, or the request is wrong (*bad_wr); ENOMEM: the queue
@@ -152,8 +162,10 @@ int PostSend(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   Qp* qp = ToQp(base);
   if (!ReadyToSend(*qp)) return Refuse(EINVAL, wr, bad_wr);
   if (__builtin_expect(qp->context->session->KnownDead(), 0)) return Refuse(EIO, wr, bad_wr);
-  return PostList(qp->context, &qp->sq, wr, bad_wr,
-                  [qp](const ibv_send_wr& one) { return PostOneSend(qp, one); });
+  qp->context->session->PrepareDoorbell(qp->sq.doorbell);
+  return PostList(
+      qp->context, &qp->sq, wr, bad_wr,
+      [qp](const ibv_send_wr& one) { return PostOneSend(qp, one); }, [] { return true; });
 }
 
 // Errors: EINVAL: the QP is in RESET or has an SRQ, or too many SGEs; ENOMEM; EIO.
@@ -162,17 +174,13 @@ int PostRecv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   if (!qp->has_rq || qp->state.load(std::memory_order_relaxed) == IBV_QPS_RESET) {
     return Refuse(EINVAL, wr, bad_wr);
   }
-  if (__builtin_expect(qp->context->session->KnownDead(), 0)) return Refuse(EIO, wr, bad_wr);
-  return PostList(qp->context, &qp->rq, wr, bad_wr,
-                  [qp](const ibv_recv_wr& one) { return PostOneRecv(&qp->rq, one); });
+  return PostReceives(qp->context, &qp->rq, wr, bad_wr);
 }
 
 // Errors: EINVAL: too many SGEs; ENOMEM; EIO.
 int PostSrqRecv(ibv_srq* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   Srq* srq = ToSrq(base);
-  if (__builtin_expect(srq->context->session->KnownDead(), 0)) return Refuse(EIO, wr, bad_wr);
-  return PostList(srq->context, &srq->queue, wr, bad_wr,
-                  [srq](const ibv_recv_wr& one) { return PostOneRecv(&srq->queue, one); });
+  return PostReceives(srq->context, &srq->queue, wr, bad_wr);
 }
 
 }  // namespace verbena::verbs

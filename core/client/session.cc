@@ -49,12 +49,13 @@ bool Session::IsAlive() {
   return alive;
 }
 
-void Session::WakeNic() {
+void Session::WakeNic(uint32_t sleep) {
   NoCancel no_cancel;
   int saved = errno;
   uint64_t one = 1;
   // A full counter (EAGAIN) already wakes the NIC, and there is nobody to tell of other failures.
   [[maybe_unused]] ssize_t written = write(doorbell_fd_, &one, sizeof(one));
+  woken_from_.store(sleep, std::memory_order_relaxed);
   errno = saved;
 }
 

@@ -72,7 +72,16 @@ class Session {
       Ring(control_->doorbells, doorbell.number);
     }
     // seq_cst: pairs with the NIC's store of `sleeping`, fence, last look at the doorbells.
-    if (__builtin_expect(status_->sleeping.load(std::memory_order_seq_cst) != 0, 0)) WakeNic();
+    const uint32_t sleep = status_->sleeping.load(std::memory_order_seq_cst);
+    if (__builtin_expect(sleep != 0, 0)) WakeNic(sleep);
+  }
+
+  // For who polls in vain: whether the NIC is ready to run and can't, or is only just being woken,
+  // while this thread has the CPU.
+  bool NicWaitsForCpu() const {
+    const uint32_t sleep = status_->sleeping.load(std::memory_order_relaxed);
+    if (sleep != 0) return sleep == woken_from_.load(std::memory_order_relaxed);
+    return status_->cpu.load(std::memory_order_relaxed) == static_cast<uint32_t>(sched_getcpu());
   }
 
   // A hint before work that ends in RingDoorbell: asks for the cache lines that takes.
@@ -173,7 +182,7 @@ class Session {
   void ReleaseSlot(int slot);
   bool AwaitCompletion(const shm::CommandCompletion& completion, uint32_t use);
 
-  void WakeNic();
+  void WakeNic(uint32_t sleep);
   Arena* FindArena(uint32_t id) const;
   Arena* AddArena(const shm::FdMessage& message, int fd);
   // What a helper or a mover needs; once. assist_lock_ is held.
@@ -193,6 +202,7 @@ class Session {
 
   shm::ControlArea* control_ = nullptr;
   const shm::StatusPage* status_ = nullptr;
+  std::atomic<uint32_t> woken_from_{0};  // the last of the NIC's sleeps that we ended
   int doorbell_fd_ = -1;
   int socket_fd_ = -1;
   int imported_fd_ = -1;

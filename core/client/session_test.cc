@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -399,6 +400,52 @@ TEST_F(SessionTest, DoorbellWritesNothingWhileTheNicIsAwake) {
   EXPECT_EQ(errno, EXDEV) << "the host's errno is its own";
   EXPECT_EQ(read(daemon_.event_fd(), &count, sizeof(count)), static_cast<ssize_t>(sizeof(count)));
   EXPECT_EQ(count, 1u);
+}
+
+// Pins the thread where it is for as long as this lives.
+class Pinned {
+ public:
+  Pinned() {
+    sched_getaffinity(0, sizeof(before_), &before_);
+    cpu_ = sched_getcpu();
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET(cpu_, &here);
+    sched_setaffinity(0, sizeof(here), &here);
+  }
+  ~Pinned() { sched_setaffinity(0, sizeof(before_), &before_); }
+  uint32_t cpu() const { return static_cast<uint32_t>(cpu_); }
+
+ private:
+  cpu_set_t before_;
+  int cpu_;
+};
+
+TEST_F(SessionTest, TheNicWaitsForTheCpuThatItPollsOn) {
+  daemon_.attach_only = true;
+  OpenOnThread();
+  const Pinned pinned;
+  shm::StatusPage* status = daemon_.status();
+  status->cpu.store(pinned.cpu());
+  EXPECT_TRUE(session_->NicWaitsForCpu());
+  status->cpu.store(pinned.cpu() + 1);
+  EXPECT_FALSE(session_->NicWaitsForCpu());
+}
+
+TEST_F(SessionTest, TheNicWaitsFromItsWakingUntilItRuns) {
+  daemon_.attach_only = true;
+  OpenOnThread();
+  const Pinned pinned;
+  shm::StatusPage* status = daemon_.status();
+  status->cpu.store(pinned.cpu() + 1);
+  status->sleeping.store(7);
+  EXPECT_FALSE(session_->NicWaitsForCpu()) << "it sleeps, and we asked nothing of it";
+  session_->RingDoorbell({100});
+  EXPECT_TRUE(session_->NicWaitsForCpu());
+  status->sleeping.store(0);
+  EXPECT_FALSE(session_->NicWaitsForCpu()) << "it runs elsewhere";
+  status->sleeping.store(8);
+  EXPECT_FALSE(session_->NicWaitsForCpu()) << "another sleep, which nobody has ended";
 }
 
 TEST_F(SessionTest, StatusPageIsReadOnlyForTheClient) {

@@ -56,6 +56,14 @@ class WorkQueueProducer {
     memory_.StoreRelease(offsetof(shm::WorkQueueHead, producer), producer_index_);
   }
 
+  // Of a receive queue, after Publish: whether the NIC has to be told. As a rule nothing starts
+  // because a receive is there.
+  bool WantsDoorbell() const {
+    // Full fence between the index and the word; pairs with the one in AskForDoorbells.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return memory_.LoadAcquire(offsetof(shm::WorkQueueHead, wants_doorbell)) != 0;
+  }
+
   uint32_t producer_index() const { return producer_index_; }
   // What Publish last said; any thread.
   uint32_t PublishedIndex() const {
@@ -185,6 +193,12 @@ class WorkQueueConsumer {
   void Release(uint32_t entries) {
     release_index_ += entries;
     memory_.StoreRelease(offsetof(shm::WorkQueueHead, consumer), release_index_);
+  }
+  // Whether the client is to ring after what it publishes from now on. What it published before is
+  // seen by who looks after this.
+  void AskForDoorbells(bool wants_them) {
+    memory_.StoreRelease(offsetof(shm::WorkQueueHead, wants_doorbell), wants_them ? 1 : 0);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   void Reset(uint32_t index = 0) {
     fetch_index_ = release_index_ = cached_producer_ = index;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <deque>
 #include <memory>
@@ -285,6 +286,39 @@ TEST(WorkQueue, TwoThreadsAcrossTheWrap) {
   }
   client.join();
   EXPECT_EQ(wrong, 0u);
+}
+
+TEST(WorkQueue, TheClientRingsWhenItIsAskedTo) {
+  Queue queue(4, 4, 0);
+  EXPECT_FALSE(queue.producer.WantsDoorbell());
+  queue.consumer.AskForDoorbells(true);
+  EXPECT_TRUE(queue.producer.WantsDoorbell());
+  queue.consumer.AskForDoorbells(false);
+  EXPECT_FALSE(queue.producer.WantsDoorbell());
+}
+
+// Either the client sees that it has to ring, or the NIC sees what it published.
+TEST(WorkQueue, NothingIsPublishedUnseenWhileTheNicBeginsToAsk) {
+  for (int round = 0; round < 2000; ++round) {
+    Queue queue(4, 4, 0);
+    std::atomic<int> ready{0};
+    bool rings = false;
+    std::thread client([&] {
+      ready.fetch_add(1);
+      while (ready.load() < 2) {
+      }
+      Post(queue, 1);
+      queue.producer.Publish();
+      rings = queue.producer.WantsDoorbell();
+    });
+    ready.fetch_add(1);
+    while (ready.load() < 2) {
+    }
+    queue.consumer.AskForDoorbells(true);
+    const bool is_seen = queue.consumer.Available() == Peek::kReady;
+    client.join();
+    ASSERT_TRUE(rings || is_seen) << "round " << round;
+  }
 }
 
 }  // namespace

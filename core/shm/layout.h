@@ -12,7 +12,7 @@
 namespace verbena::shm {
 
 // Raised with every incompatible change of anything in core/shm. Client and daemon must agree.
-inline constexpr uint32_t kAbiVersion = 7;
+inline constexpr uint32_t kAbiVersion = 8;
 inline constexpr uint64_t kAbiMagic = 0x0061'6e65'6272'6576;  // "verbena\0"
 
 inline constexpr uint32_t kCacheLineBytes = 64;
@@ -122,6 +122,7 @@ constexpr uint32_t RecvWqeStride(uint32_t max_sge) {
 struct WorkQueueHead {
   alignas(64) std::atomic<uint32_t> producer;  // [client] entries published
   alignas(64) std::atomic<uint32_t> consumer;  // [nic] entries whose slot may be written again
+  std::atomic<uint32_t> wants_doorbell;  // [nic] of an RQ: 1: ring when something is published
 };
 inline constexpr uint32_t kWorkQueueHeadBytes = 128;
 static_assert(sizeof(WorkQueueHead) == kWorkQueueHeadBytes);
@@ -253,8 +254,11 @@ struct ThreadDoorbellPage {
 // One per client, in memory the client maps read-only (F_SEAL_FUTURE_WRITE): a liar can't suppress
 // another's wake-up.
 struct StatusPage {
-  alignas(64) std::atomic<uint32_t> sleeping;  // [nic] 1: ring the eventfd after the doorbell
-  std::atomic<uint32_t> stopping;              // [nic] 1: the daemon is going down
+  // [nic] 0: it polls the doorbells, or will once it has a CPU. Otherwise ring the eventfd after
+  // the doorbell; no two sleeps one after the other have the same number.
+  alignas(64) std::atomic<uint32_t> sleeping;
+  std::atomic<uint32_t> cpu;       // [nic] where it polls them
+  std::atomic<uint32_t> stopping;  // [nic] 1: the daemon is going down
 };
 
 }  // namespace verbena::shm

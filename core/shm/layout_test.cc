@@ -17,7 +17,7 @@
 namespace verbena::shm {
 namespace {
 
-static_assert(kAbiVersion == 7, "the offsets below belong to this version");
+static_assert(kAbiVersion == 8, "the offsets below belong to this version");
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -48,6 +48,7 @@ static_assert(offsetof(Cqe, wc_flags) == 40 && offsetof(Cqe, status) == 44);
 
 // Words of the two writers never share a cache line.
 static_assert(offsetof(WorkQueueHead, consumer) == 64);
+static_assert(offsetof(WorkQueueHead, wants_doorbell) == 68);
 static_assert(offsetof(CqHead, consumer) == 0 && offsetof(CqHead, arm) == 64);
 static_assert(offsetof(CommandSlot, request) % kCacheLineBytes == 0);
 static_assert(offsetof(CommandSlot, completion) % kCacheLineBytes == 0);
@@ -56,6 +57,7 @@ static_assert(offsetof(CommandSlot, completion) >=
 static_assert(offsetof(DoorbellPage, near_leaf) == 8 && offsetof(DoorbellPage, summary) == 64);
 static_assert(offsetof(DoorbellPage, far_leaves) == 192);
 static_assert(offsetof(ControlArea, doorbells) == 0 && offsetof(ControlArea, slots) % 4096 == 0);
+static_assert(offsetof(StatusPage, cpu) == 4 && offsetof(StatusPage, stopping) == 8);
 static_assert(sizeof(StatusPage) <= 4096);
 static_assert(kCommandSlots == 64, "one leaf word, and one word of free slots in the client");
 static_assert(kMaxDoorbells == 65'536 && kDoorbellSummaries * 64 == kDoorbellLeaves);

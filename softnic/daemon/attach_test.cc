@@ -185,7 +185,7 @@ TEST(Attach, TwoHundredClientsAndAnIdleDaemon) {
   }
   for (auto& client : clients) ASSERT_EQ(client.Command(CommandOp::kNop), 0);
   for (auto& client : clients) {
-    ASSERT_TRUE(Eventually([&] { return client.status()->sleeping.load() == 1; }));
+    ASSERT_TRUE(Eventually([&] { return client.status()->sleeping.load() != 0; }));
   }
   double before = daemon.CpuSeconds();
   poll(nullptr, 0, 2000);  // the time itself is what is measured

@@ -437,6 +437,7 @@ class DeviceCore {
     MarkForDrain(qp);
   }
   void MarkForDrain(DeviceQp& qp);
+  static bool AskForReceives(DeviceQp& qp);
   void Drain(DeviceQp& qp);
   void DrainMarked();
   void Settle();

@@ -125,6 +125,7 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   QueueMemory recv_queue;
   WorkQueueConsumer send_ring;
   WorkQueueConsumer recv_ring;
+  bool asks_for_receives = false;  // the client rings when it posts one: it is to be flushed
   EntryMemory send_entries;
   EntryMemory recv_entries;
 

@@ -88,6 +88,34 @@ TEST_F(RcTraffic, MemoryThatNeverAnswersIsAPeerThatIsGone) {
   EXPECT_EQ(MustPoll(a, cq_a).status, WcStatus::kRetryExcErr);
 }
 
+TEST_F(RcTraffic, ReceivesAreRungForInTheErrorStateAlone) {
+  b.PostRecv(qp_b, 1, {});
+  EXPECT_FALSE(qp_b.rq.WantsDoorbell());
+  ASSERT_EQ(b.ToError(qp_b), 0);
+  EXPECT_TRUE(qp_b.rq.WantsDoorbell());
+  b.PostRecv(qp_b, 2, {});
+  world.Settle();
+  for (uint64_t wr_id : {1, 2}) {
+    const Wc wc = MustPoll(b, cq_b);
+    EXPECT_EQ(wc.wr_id, wr_id);
+    EXPECT_EQ(wc.status, WcStatus::kWrFlushErr);
+  }
+  ASSERT_EQ(b.ToReset(qp_b), 0);
+  EXPECT_FALSE(qp_b.rq.WantsDoorbell());
+}
+
+// The QP fails while its outputs are taken.
+TEST_F(RcTraffic, ReceivesAreRungForAfterAFailureOfTheResponder) {
+  b.PostRecv(qp_b, 1, {SgeOf(memory_b, 64, mr_b.lkey ^ 1)});
+  a.Post(qp_a, MakeWqe(shm::WrOpcode::kSend, 9), {SgeOf(memory_a, 64, mr_a.lkey)});
+  world.Settle();
+  EXPECT_EQ(MustPoll(b, cq_b).status, WcStatus::kLocProtErr);
+  EXPECT_TRUE(qp_b.rq.WantsDoorbell());
+  b.PostRecv(qp_b, 2, {});
+  world.Settle();
+  EXPECT_EQ(MustPoll(b, cq_b).status, WcStatus::kWrFlushErr);
+}
+
 // A killed program's memory is gone some time before its session is.
 TEST_F(RcTraffic, NobodyAnswersForAProcessThatHasEnded) {
   world.dma.bad_addr = reinterpret_cast<uint64_t>(memory_b) + 8;

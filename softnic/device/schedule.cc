@@ -83,6 +83,17 @@ void DeviceCore::MarkForDrain(DeviceQp& qp) {
   drain_.push_back(&qp);
 }
 
+// Has the client ring for receives that it posts to a QP in the error state, where they are to be
+// flushed. Returns whether it is in that state.
+bool DeviceCore::AskForReceives(DeviceQp& qp) {
+  const bool is_failed = qp.transport->state() == QpState::kErr;
+  if (is_failed != qp.asks_for_receives && qp.srq == nullptr) {
+    qp.asks_for_receives = is_failed;
+    qp.recv_ring.AskForDoorbells(is_failed);
+  }
+  return is_failed;
+}
+
 void DeviceCore::Drain(DeviceQp& qp) {
   qp.has_more_output = false;
   const bool has_network = HasNetwork();
@@ -97,9 +108,9 @@ void DeviceCore::Drain(DeviceQp& qp) {
     ++outputs_;
   }
   if (has_network && !HasTxRoom(qp.tx_responses)) qp.waits_for_tx = true;
+  const bool is_failed = AskForReceives(qp);  // before what is there is flushed
   // Failed work completes when nothing reads its buffers any more.
-  const bool may_flush =
-      qp.reads_in_flight == 0 || qp.transport->state() != QpState::kErr || !qp.IsConnectedService();
+  const bool may_flush = qp.reads_in_flight == 0 || !is_failed || !qp.IsConnectedService();
   while (budget > 0 && may_flush) {
     if (!qp.transport->PollCompletion(blank_completion_)) break;
     PushCompletion(qp, blank_completion_);
@@ -119,7 +130,7 @@ void DeviceCore::Drain(DeviceQp& qp) {
                          disabled - std::exchange(qp.counted_access_disabled, disabled));
   }
   if (!qp.waiting.empty()) TakeWaiting(qp);
-  qp.has_more_output = budget == 0;
+  qp.has_more_output = budget == 0 || AskForReceives(qp) != is_failed;
   if (has_network && !HasTxRoom(qp.tx_requests)) qp.waits_for_tx = true;
   if (qp.has_more_output || MaySend(qp)) MakeReady(qp);
   if (has_network) WaitForPace(qp);

@@ -342,7 +342,7 @@ void TestClient::Fill(WorkQueueProducer& ring, uint64_t wr_id, const std::vector
 
 void TestClient::PostRecv(TestQp& qp, uint64_t wr_id, const std::vector<shm::Sge>& sges) {
   Fill(qp.rq, wr_id, sges);
-  Ring(qp);
+  if (qp.rq.WantsDoorbell()) Ring(qp);
 }
 
 void TestClient::PostSrqRecv(TestSrq& srq, uint64_t wr_id, const std::vector<shm::Sge>& sges) {

@@ -74,7 +74,8 @@ struct ClientPort {
   }
   bool MayBePolled() const { return !is_quarantined && !is_suspended; }
 
-  bool is_parked = true;        // sleeping == 1: the client rings its eventfd
+  uint32_t sleep = 1;           // number of the last one it was told of
+  bool is_parked = true;        // sleeping != 0: the client rings its eventfd
   bool is_quarantined = false;  // lied; waits for the control thread to end it
   bool is_suspended = false;    // kept ringing for nothing; not heard for a while
   bool is_recent = false;       // in the shard's list of recently active clients

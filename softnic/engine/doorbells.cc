@@ -77,7 +77,8 @@ void Shard::RemovePort(ClientPort* port) {
 void Shard::Park(ClientPort* port) {
   port->is_parked = true;
   // The caller's fence orders it.
-  port->status->sleeping.store(1, std::memory_order_relaxed);
+  port->sleep = std::max(1U, port->sleep + 1);
+  port->status->sleeping.store(port->sleep, std::memory_order_relaxed);
 }
 
 void Shard::Unpark(ClientPort* port) {
@@ -88,6 +89,7 @@ void Shard::Unpark(ClientPort* port) {
 
 void Shard::Poll(ClientPort* port) {
   port->is_parked = false;
+  port->status->cpu.store(polls_on_cpu_, std::memory_order_relaxed);
   port->status->sleeping.store(0, std::memory_order_relaxed);
   active_.push_back(port);
 }

@@ -114,6 +114,7 @@ class Shard {
 
   // sleep.cc
   Duration SpinLimit(bool* shares_cpu);
+  void TellCpu();
   void Sleep();
   bool HasNews();
   void UnparkRecent();
@@ -154,6 +155,7 @@ class Shard {
   Instant now_{0};
   ClientPort* rang_last_ = nullptr;
   uint32_t slept_on_cpu_ = 0;  // the last time
+  uint32_t polls_on_cpu_ = UINT32_MAX;
   Instant idle_since_{0};
   bool was_idle_ = false;
   Instant last_parked_poll_{0};

@@ -24,7 +24,8 @@ constexpr Duration kAwakeMax = Milliseconds(1);
 }  // namespace
 
 Duration Shard::SpinLimit(bool* shares_cpu) {
-  SpinPolicy policy(static_cast<uint32_t>(sched_getcpu()), spin_times_);
+  TellCpu();
+  SpinPolicy policy(polls_on_cpu_, spin_times_);
   for (size_t i = 0; i < recent_.size();) {
     ClientPort* port = recent_[i];
     if (now_ - port->last_ring > kRecentlyActive) {
@@ -42,6 +43,14 @@ Duration Shard::SpinLimit(bool* shares_cpu) {
   }
   *shares_cpu = policy.SharesCpu();
   return policy.Limit();
+}
+
+// Those who poll in vain on this CPU then let us have it.
+void Shard::TellCpu() {
+  const auto cpu = static_cast<uint32_t>(sched_getcpu());
+  if (cpu == polls_on_cpu_) return;
+  polls_on_cpu_ = cpu;
+  for (ClientPort* port : active_) port->status->cpu.store(cpu, std::memory_order_relaxed);
 }
 
 bool Shard::HasNews() {
@@ -96,6 +105,7 @@ void Shard::Sleep() {
   }
   is_asleep_.store(false, std::memory_order_relaxed);
   now_ = ReadClock();
+  TellCpu();
   if (!has_news) last_parked_poll_ = awake_since_ = now_;
   UnparkRecent();
   for (ClientPort* port : scratch_) {

@@ -1,6 +1,10 @@
 // Shared receive queues.
+#include <poll.h>
+
 #include <cerrno>
+#include <fstream>
 #include <set>
+#include <string>
 
 #include "tests/conformance/verbs_fixture.h"
 
@@ -12,6 +16,26 @@ using Verb_ibv_modify_srq = VerbsTest;
 using Verb_ibv_query_srq = VerbsTest;
 using Verb_ibv_destroy_srq = VerbsTest;
 using Verb_ibv_post_srq_recv = VerbsTest;
+
+// Calls of write(2) by this process.
+long Writes() {
+  std::ifstream file("/proc/self/io");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("syscw: ")) return std::stol(line.substr(7));
+  }
+  return -1;
+}
+
+// Where posting rings for a NIC that sleeps, it is a write to an eventfd. Between two receives
+// there is time for the NIC to go to sleep.
+long WritesOfReceives(Side& side) {
+  const long before = Writes();
+  for (uint64_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(side.PostRecv(i, i * 8, 8), 0);
+    poll(nullptr, 0, 2);
+  }
+  return Writes() - before;
+}
 
 class SrqTest : public VerbsTest {
  protected:
@@ -50,6 +74,20 @@ TEST_F(Verb_ibv_post_recv, IsRefusedOnAQpWithAnSrq) {
   ibv_recv_wr wr = {};
   ibv_recv_wr* bad = nullptr;
   EXPECT_NE(ibv_post_recv(b->qp, &wr, &bad), 0);
+}
+
+TEST_F(Verb_ibv_post_recv, LeavesASleepingNicAlone) {
+  if (Writes() < 0) GTEST_SKIP() << "this kernel counts no system calls";
+  EXPECT_EQ(WritesOfReceives(*b), 0) << "to an SRQ";
+  Side with_rq(SideOptions{}), peer(SideOptions{.nic = 1});
+  Connect(with_rq, peer, {});
+  EXPECT_EQ(WritesOfReceives(with_rq), 0);
+  // What is posted after that is flushed, and the NIC has to hear of it.
+  ASSERT_EQ(with_rq.ToState(IBV_QPS_ERR), 0);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(with_rq.WaitRecv().status, IBV_WC_WR_FLUSH_ERR);
+  poll(nullptr, 0, 2);
+  ASSERT_EQ(with_rq.PostRecv(77, 0, 8), 0);
+  EXPECT_EQ(with_rq.WaitRecv().wr_id, 77u);
 }
 
 TEST_F(Verb_ibv_post_srq_recv, FeedsEveryQpOfTheQueue) {

@@ -80,7 +80,7 @@ uint32_t Receiver::Post(Instant now) {
   }
   if (count == 0) return 0;
   ring_->Publish();
-  if (end_ != nullptr) client_->Ring(end_->qp, now);
+  if (end_ != nullptr && ring_->WantsDoorbell()) client_->Ring(end_->qp, now);
   return count;
 }
 
