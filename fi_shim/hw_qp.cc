@@ -7,11 +7,10 @@ namespace verbena::fi {
 namespace {
 
 bool MapQueue(Domain* domain, const shm::QueuePlace& place, uint32_t max_wr,
-              WorkQueueProducer* ring, client::Doorbell* doorbell) {
+              WorkQueueProducer* ring) {
   RingMemory memory = domain->session->MapRing(place);
   if (!memory.IsValid()) return false;
   *ring = WorkQueueProducer(memory, place.entries, place.stride_bytes, max_wr);
-  doorbell->number = place.doorbell;
   return true;
 }
 
@@ -42,10 +41,11 @@ int CreateHwQp(Domain* domain, const QpSpec& spec, HwQp* out) {
   shm::CreateQpReply reply = {};
   const int error = Execute(domain, shm::CommandOp::kCreateQp, request, &reply);
   if (error != 0) return error;
-  if (!MapQueue(domain, reply.sq, reply.max_send_wr, &out->sq, &out->doorbell)) {
+  if (!MapQueue(domain, reply.sq, reply.max_send_wr, &out->sq)) {
     Destroy(domain, shm::CommandOp::kDestroyQp, reply.qp);
     return -FI_ENOMEM;
   }
+  out->doorbell.number = reply.sq.doorbell;
   out->domain = domain;
   out->handle = reply.qp;
   out->qpn = reply.qpn;
@@ -129,7 +129,7 @@ int CreateHwSrq(Domain* domain, shm::Handle pd, uint32_t max_wr, uint32_t max_sg
   shm::CreateSrqReply reply = {};
   const int error = Execute(domain, shm::CommandOp::kCreateSrq, request, &reply);
   if (error != 0) return error;
-  if (!MapQueue(domain, reply.place, reply.max_wr, &out->ring, &out->doorbell)) {
+  if (!MapQueue(domain, reply.place, reply.max_wr, &out->ring)) {
     Destroy(domain, shm::CommandOp::kDestroySrq, reply.srq);
     return -FI_ENOMEM;
   }

@@ -51,7 +51,6 @@ struct HwSrq {
   Domain* domain = nullptr;
   shm::Handle handle = 0;
   WorkQueueProducer ring;
-  client::Doorbell doorbell;
   uint32_t max_sge = 0;
   uint32_t entries = 0;
 };

@@ -27,7 +27,7 @@ MTU = 9000
 SIZES = (8, 4096, 64 << 10, 1 << 20)
 DATAGRAM_SIZES = (8, 1024)
 TESTS = ("pingpong", "rate", "write", "read")
-LATENCY_LIMIT_S = 120
+RUN_LIMIT_S = 120
 
 
 class Way:
@@ -78,7 +78,7 @@ def measure(case, pair, way, ms):
     sizes = [w for s in (DATAGRAM_SIZES if is_datagram else SIZES) for w in ("--size", s)]
     server = pair.server.spawn(case, argv(pair.server, "server"), name="server")
     client = pair.client.run(case, argv(pair.client, *tests, *sizes, "--ms", ms, "client"),
-                             LATENCY_LIMIT_S, name="client")
+                             RUN_LIMIT_S, name="client")
     server.expect_exit(10)
     records = [json.loads(line) for line in client.out.splitlines()]
     return {(record["test"], record["bytes"]): (record["value"], record["unit"])
