@@ -453,8 +453,9 @@ class DeviceCore {
   uint32_t RunTurn(DeviceQp& qp, uint32_t max_pdus);
 
   // --- direct.cc --------------------------------------------------------------------------------
-  // Messages that went to a QP of this instance in one step each, at most `max`.
-  uint32_t SendDirect(DeviceQp& qp, uint32_t max);
+  // Messages to a QP of this instance in one step each, until they have cost `max_steps`. Returns
+  // what they cost, which may be more by the last one's size.
+  uint32_t SendDirect(DeviceQp& qp, uint32_t max_steps);
 
   // --- qp_rate.cc -------------------------------------------------------------------------------
   static int CheckRate(const shm::ModifyQpRequest& request);

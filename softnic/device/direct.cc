@@ -1,5 +1,5 @@
-// Small messages between two connected QPs of this instance: in one step, where that makes no
-// difference but to time (transport/rc/rc_direct.cc).
+// Messages between two connected QPs of this instance: in one step, where that makes no difference
+// but to time (transport/rc/rc_direct.cc).
 #include "softnic/device/device_core.h"
 
 namespace verbena::softnic {
@@ -9,6 +9,9 @@ using transport::DirectMove;
 using transport::DmaSegment;
 
 namespace {
+
+// What counts as much as a PDU in a QP's turn, which is to be short whatever the size of messages.
+constexpr uint32_t kBytesPerStep = 32768;
 
 bool IsByWindow(const DmaSegment& segment) { return (segment.memory & kWindowMemoryBit) != 0; }
 
@@ -49,7 +52,7 @@ bool DeviceQp::MoveDirect(const DirectMove& move, transport::QpHost& other) {
   return device->MoveNow(payload, destination, destinations);
 }
 
-uint32_t DeviceCore::SendDirect(DeviceQp& qp, uint32_t max) {
+uint32_t DeviceCore::SendDirect(DeviceQp& qp, uint32_t max_steps) {
   // Known once a PDU went there: not over a network, and connected to this QP.
   if (qp.service() != Service::kRc || qp.peer_epoch != path_epoch_ || qp.rate.IsSet()) return 0;
   DeviceQp* peer = FindQp(qp.peer);
@@ -57,15 +60,19 @@ uint32_t DeviceCore::SendDirect(DeviceQp& qp, uint32_t max) {
                        !qp.has_more_output && !peer->has_more_output &&
                        peer->qpn == qp.transport->remote_qpn() && !peer->CountsPeers();
   if (!is_free) return 0;
-  uint32_t sent = 0;
-  while (sent < max && qp.transport->SendDirect(now_, *peer->transport)) ++sent;
+  const uint64_t bytes_before = payload_bytes_;
+  uint32_t sent = 0, steps = 0;
+  while (steps < max_steps && qp.transport->SendDirect(now_, *peer->transport)) {
+    ++sent;
+    steps = sent + static_cast<uint32_t>((payload_bytes_ - bytes_before) / kBytesPerStep);
+  }
   if (sent == 0) return 0;
   pdus_ += 2 * uint64_t{sent};  // with their acknowledgements
   // Received before it is acknowledged.
   MarkForDrain(*peer);
   MarkForDrain(qp);
   DrainMarked();
-  return sent;
+  return steps;
 }
 
 }  // namespace verbena::softnic

@@ -12,7 +12,8 @@ namespace {
 
 constexpr uint32_t kAll =
     access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
-constexpr uint32_t kBytes = 16'384;
+constexpr uint32_t kDirectBytesMax = 65'536;
+constexpr uint32_t kBytes = 160'000;
 
 struct End {
   TestClient* client;
@@ -107,6 +108,25 @@ TEST(Direct, SmallMessagesTakeTheStep) {
   EXPECT_EQ(std::memcmp(world.ends[0].memory, world.ends[1].memory + 64, 8), 0);
 }
 
+// ... by their bytes, too: the turn of another QP comes before many large ones are through.
+TEST(Direct, LargeMessagesTakeTheStepByTurns) {
+  DirectWorld world(true);
+  constexpr uint64_t kLarge = 16;
+  for (uint64_t i = 0; i < kLarge; ++i) world.Write(0, i, kDirectBytesMax);
+  world.Write(1, 100, 8);
+  world.world.device->Run(world.world.now, 40);
+  const uint64_t moved = world.world.dma.moved_now;
+  EXPECT_GE(moved, 8u);
+  EXPECT_LE(moved, 14u) << "40 steps";
+  const std::vector<Wc> other = world.ends[1].client->PollAll(*world.ends[1].cq);
+  ASSERT_EQ(other.size(), 1u) << "waited for all of the large ones";
+  EXPECT_EQ(other[0].wr_id, 100u);
+  world.Settle();
+  EXPECT_EQ(world.world.dma.moved_now, kLarge + 1);
+  ASSERT_EQ(world.ends[0].sends.size(), kLarge);
+  for (uint64_t i = 0; i < kLarge; ++i) EXPECT_EQ(world.ends[0].sends[i].wr_id, i);
+}
+
 TEST(Direct, SendFindsItsReceive) {
   DirectWorld world(true);
   world.Receive(1, 7, 100);
@@ -154,7 +174,7 @@ TEST(Direct, WhatFailedIsToldBeforeTheReceivesThatAreFlushedForIt) {
 TEST(Direct, WhatIsNotAsUsualGoesTheUsualWay) {
   DirectWorld world(true);
   End &end = world.ends[0], &peer = world.ends[1];
-  world.Write(0, 1, 8'192);  // large
+  world.Write(0, 1, kDirectBytesMax + 1);  // large
   world.Settle();
   shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaRead, 2);
   wqe.remote_addr = reinterpret_cast<uint64_t>(peer.memory);
@@ -241,9 +261,9 @@ void PostRandom(DirectWorld& world, std::mt19937& random, uint64_t wr_id) {
   auto draw = [&random](uint32_t n) { return static_cast<uint32_t>(random() % n); };
   const int from = static_cast<int>(draw(2));
   End &end = world.ends[from], &peer = world.ends[1 - from];
-  const uint32_t sizes[] = {0, 1, 8, 63, 1'024, 4'096, 4'097, 6'000};
+  const uint32_t sizes[] = {0, 1, 8, 63, 1'024, 6'000, kDirectBytesMax, kDirectBytesMax + 1};
   const uint32_t bytes = sizes[draw(8)];
-  const uint64_t here = draw(4'000), there = 6'000 + draw(4'000);
+  const uint64_t here = draw(4'000), there = 80'000 + draw(4'000);
   const uint8_t flags = draw(4) == 0 ? 0 : shm::kSendSignaled;
   using Op = shm::WrOpcode;
   const Op ops[] = {Op::kRdmaWrite,        Op::kRdmaWrite,        Op::kSend,
@@ -255,7 +275,7 @@ void PostRandom(DirectWorld& world, std::mt19937& random, uint64_t wr_id) {
   const bool takes_receive = TakesReceive(op);
   // Now and then it comes late.
   const bool is_late = draw(16) == 0;
-  const uint32_t room = draw(64) == 0 ? 16 : 8'000;
+  const uint32_t room = draw(64) == 0 ? 16 : 70'000;
   if (takes_receive && !is_late) world.Receive(1 - from, wr_id, room);
   wqe.flags |= draw(10) == 0 ? shm::kSendFence : 0;
   wqe.flags |= draw(4) == 0 ? shm::kSendSolicited : 0;

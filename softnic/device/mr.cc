@@ -84,6 +84,7 @@ int DeviceCore::RegMr(Command& command) {
                            (request.flags & shm::kRegMrAssisted) != 0};
   int error = dma_->AddRegion(session.id, spec, &mr->memory);
   if (error != 0) return error;
+  if ((request.access & access::kRelaxedOrdering) != 0) dma_->RelaxOrder(mr->memory);
   mr->pd = pd;
   mr->has_own_key = (request.flags & shm::kRegMrOwnKey) != 0;
   mr->own_key = request.own_key;

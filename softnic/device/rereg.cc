@@ -56,6 +56,7 @@ int DeviceCore::ReregMr(Command& command) {
     error = dma_->CopyRegion(mr->memory, &memory);
   }
   if (error != 0) return error;
+  if ((bits & access::kRelaxedOrdering) != 0) dma_->RelaxOrder(memory);
 
   const transport::MemoryId old = mr->memory;
   if (counted_regions_.erase(old) != 0) counted_regions_[memory] = mr;

@@ -1,6 +1,8 @@
 // Regions change while their keys stay, all at once or not at all; and regions that are no memory.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "softnic/device/test_world.h"
 
 namespace verbena::softnic::testing {
@@ -85,6 +87,25 @@ TEST_F(Rereg, AccessChanges) {
   ASSERT_EQ(Change(shm::kReregAccess, access::kLocalWrite | access::kRemoteWrite), 0);
   EXPECT_EQ(Write(memory_b, 3), kDone);
   EXPECT_EQ(memory_b[0], 3);
+}
+
+// The order in which bytes become visible follows the bit, whatever else changes.
+TEST_F(Rereg, RelaxedOrderingComesAndGoes) {
+  const auto is_relaxed = [&] {
+    return std::any_of(world.dma.regions.begin(), world.dma.regions.end(),
+                       [](const auto& each) { return each.second.is_relaxed; });
+  };
+  EXPECT_FALSE(is_relaxed());
+  EXPECT_EQ(Change(shm::kReregAccess, kAll | access::kRelaxedOrdering), 0);
+  EXPECT_TRUE(is_relaxed());
+  EXPECT_EQ(Change(shm::kReregTranslation, 0, 0, memory_b + 8, 512), 0);
+  EXPECT_TRUE(is_relaxed()) << "the bit is still there";
+  EXPECT_EQ(Change(shm::kReregAccess, kAll), 0);
+  EXPECT_FALSE(is_relaxed());
+  const TestMr relaxed = b.MustRegMr(memory_b, 64, kAll | access::kRelaxedOrdering);
+  EXPECT_TRUE(is_relaxed());
+  EXPECT_EQ(b.DoHandle(CommandOp::kDeregMr, relaxed.handle), 0);
+  EXPECT_FALSE(is_relaxed());
 }
 
 TEST_F(Rereg, PdChanges) {

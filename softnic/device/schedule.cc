@@ -220,7 +220,8 @@ Instant DeviceCore::PollTimeout() const {
   return due;
 }
 
-// One turn of a QP. Returns how many PDUs it sent, at least 1, so that every turn costs something.
+// One turn of a QP. Returns how many PDUs it sent or what else it cost, at least 1, so that every
+// turn costs something.
 uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
   if (qp.has_more_output) {
     MarkForDrain(qp);
@@ -277,9 +278,9 @@ bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
     while (turn > 0) {
       DeviceQp* qp = session->ready.PopFront();
       if (qp == nullptr) break;
-      uint32_t used = RunTurn(*qp, std::min(turn, kPdusPerQpTurn));
-      turn -= used;
-      left -= used;
+      const uint32_t used = RunTurn(*qp, std::min(turn, kPdusPerQpTurn));
+      turn -= std::min(turn, used);
+      left -= std::min(left, used);
     }
     if (session->ready.IsEmpty()) {
       session->ready_hook.Unlink();

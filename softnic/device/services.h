@@ -104,6 +104,9 @@ class DmaEngine {
   // The same memory under an id of its own. 0 or ENOMEM.
   virtual int CopyRegion(transport::MemoryId region, transport::MemoryId* out) = 0;
   virtual void RemoveRegion(transport::MemoryId region) = 0;
+  // Of what is written there, bytes before the last few thousand may become visible in any order.
+  // Otherwise, and for a copy of the region, the order is the backend's best.
+  virtual void RelaxOrder(transport::MemoryId region) {}
   // Name of the region's backend for `verbena show mr`: "process", "mapped", "assisted".
   virtual const char* BackendName(transport::MemoryId region) const = 0;
 

@@ -34,11 +34,13 @@ class FakeDma final : public SteppedDma {
   struct Region {
     SessionId session;
     uint64_t addr, length;
+    bool is_relaxed = false;
   };
 
   int AddRegion(SessionId session, const RegionSpec& spec, transport::MemoryId* out) override;
   int CopyRegion(transport::MemoryId region, transport::MemoryId* out) override;
   void RemoveRegion(transport::MemoryId region) override { regions.erase(region); }
+  void RelaxOrder(transport::MemoryId region) override { regions.at(region).is_relaxed = true; }
   const char* BackendName(transport::MemoryId region) const override { return "fake"; }
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
   bool MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,

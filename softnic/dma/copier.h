@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "softnic/dma/assistant.h"
+#include "softnic/dma/move_bytes.h"
 #include "softnic/dma/target_process.h"
 #include "transport/qp_transport.h"
 
@@ -53,6 +54,7 @@ struct DmaOp {
   // The pieces of that process are mapped here, and are given by our addresses.
   bool source_is_mapped = false;
   bool destination_is_mapped = false;
+  MoveOrder order = MoveOrder::kAscending;  // if all of it is mapped
   // Lists that are not alike: whether each piece is here, or nowhere (kNullMemory: no address).
   // Empty: all are what the flags above say.
   std::vector<bool> source_here;

@@ -132,6 +132,41 @@ TEST_F(MappedDma, MovesNowWhatIsMappedAndNothingElse) {
   EXPECT_TRUE(moves_to(Segment(rb, b, 15)));
 }
 
+// By either way, in one go and in several, and only as long as the region is the one that was told.
+TEST_F(MappedDma, MovesAllToARegionOfRelaxedOrder) {
+  constexpr size_t kPages = 24, kBytes = kPages * kPage;
+  std::byte* a = MapSlot(0, kPages);
+  std::byte* b = MapSlot(1, kPages);
+  MemoryId ra = Add(a, kBytes, {Piece(a, kBytes, 0)});
+  MemoryId rb = Add(b, kBytes, {Piece(b, kBytes, 1)});
+  {
+    std::lock_guard lock(mutex_);
+    dma_.RelaxOrder(rb);
+    dma_.RelaxOrder(99);  // nobody's
+  }
+  for (size_t bytes : {size_t{40'001}, kBytes - 33}) {
+    for (size_t i = 0; i < kBytes; ++i) a[i] = static_cast<std::byte>(i * 31 + (i >> 8) + bytes);
+    std::memset(b, 0, kBytes);
+    const DmaSegment from = Segment(ra, a, static_cast<uint32_t>(bytes));
+    transport::Payload source;
+    source.length = static_cast<uint32_t>(bytes);
+    source.segments = &from;
+    source.segment_count = 1;
+    const DmaSegment to = Segment(rb, b + 33, static_cast<uint32_t>(bytes));
+    {
+      std::lock_guard lock(mutex_);
+      EXPECT_TRUE(dma_.MoveNow(source, &to, 1));
+    }
+    EXPECT_EQ(std::memcmp(b + 33, a, bytes), 0);
+    EXPECT_EQ(b[32], std::byte{0});
+    std::memset(b, 0, kBytes);
+    Copy(1, 1, from, to);
+    EXPECT_EQ(Run().size(), 1u);
+    EXPECT_EQ(std::memcmp(b + 33, a, bytes), 0);
+    EXPECT_EQ(b[32], std::byte{0});
+  }
+}
+
 TEST_F(MappedDma, ReadsNowWhatIsMappedAndNothingElse) {
   std::byte* a = MapSlot(0, 2);
   MemoryId ra = Add(a, 2 * kPage, {Piece(a, 2 * kPage, 0)});

@@ -121,14 +121,18 @@ bool ProcessDma::FindMapped(const Region& region, uint64_t addr, uint64_t bytes)
   return false;
 }
 
-// The same for the first `bytes` of a list of segments. NIC memory is not mapped, it is here.
-bool ProcessDma::FindMapped(const DmaSegment* segments, uint32_t count, uint64_t bytes) {
+// The same for the first `bytes` of a list of segments, and in which order they may be written. NIC
+// memory is not mapped, it is here.
+bool ProcessDma::FindMapped(const DmaSegment* segments, uint32_t count, uint64_t bytes,
+                            MoveOrder* order) {
+  *order = MoveOrder::kAny;
   for (uint32_t i = 0; i < count && bytes != 0; ++i) {
     const DmaSegment& segment = segments[i];
     const Region* region = segment.memory == kNullMemory ? nullptr : FindRegion(segment.memory);
     // FindMapped keeps to the parts, and no part is beyond its region.
     const uint64_t n = std::min<uint64_t>(segment.length, bytes);
     if (region == nullptr || !FindMapped(*region, segment.addr, n)) return false;
+    if (!region->is_relaxed) *order = MoveOrder::kAscending;
     bytes -= n;
   }
   return bytes == 0;
@@ -138,27 +142,31 @@ bool ProcessDma::MoveNow(const transport::Payload& source, const DmaSegment* des
                          uint32_t destination_count) {
   if (!MayMoveNow()) return false;
   mapped_pieces_.clear();
-  return FindMapped(destination, destination_count, source.length) && MoveToMapped(source);
+  MoveOrder order;
+  return FindMapped(destination, destination_count, source.length, &order) &&
+         MoveToMapped(source, order);
 }
 
 bool ProcessDma::ReadNow(const transport::Payload& source, std::byte* to) {
   if (!MayMoveNow()) return false;
   mapped_pieces_.assign(1, {to, source.length});
-  return MoveToMapped(source);
+  return MoveToMapped(source, MoveOrder::kAscending);
 }
 
 // To what is in mapped_pieces_.
-bool ProcessDma::MoveToMapped(const transport::Payload& source) {
+bool ProcessDma::MoveToMapped(const transport::Payload& source, MoveOrder order) {
   const size_t destinations = mapped_pieces_.size();
+  MoveOrder order_of_source;
   if (source.bytes != nullptr) {
     mapped_pieces_.push_back({const_cast<std::byte*>(source.bytes), source.length});
-  } else if (!FindMapped(source.segments, source.segment_count, source.length)) {
+  } else if (!FindMapped(source.segments, source.segment_count, source.length,
+                         &order_of_source)) {
     return false;
   }
   const iovec* pieces = mapped_pieces_.data();
   uintptr_t fault;
-  const bool is_done = Guarded(&fault, [pieces, destinations, &source] {
-    MovePieces(pieces, 0, pieces + destinations, 0, source.length);
+  const bool is_done = Guarded(&fault, [pieces, destinations, &source, order] {
+    MovePieces(pieces, 0, pieces + destinations, 0, source.length, order);
   });
   if (!is_done) return false;
   operations_ += 1;
@@ -214,7 +222,7 @@ void ProcessDma::MoveMapped(DmaOp* op, uint64_t bytes_max) {
     if (local != 0) MovePieces(op->destination_pieces.data(), at, &own, at, local);
     if (local == bytes) return;
     MovePieces(op->destination_pieces.data(), at + local, op->source_pieces.data(),
-               at + local - op->bytes.size(), bytes - local);
+               at + local - op->bytes.size(), bytes - local, op->order);
   });
   if (!is_done) {
     op->status = Contains(op->destination_pieces, fault) ? DmaStatus::kDestinationFault

@@ -6,6 +6,7 @@
 #include "transport/wire/crc32.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -97,15 +98,34 @@ MoveBlocks ChooseMoveBlocks() {
   return __builtin_cpu_supports("avx2") ? MoveBlocksAvx2 : MoveBlocksSse2;
 }
 
+// CPUs with ERMS (enhanced `rep movsb`) move whole lines by it. Its stores may become visible in
+// any order, but before those of the instructions after it.
+bool HasFastStringMove() {
+  constexpr unsigned kErmsBit = 1u << 9;
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & kErmsBit) != 0;
+}
+
+void MoveString(std::byte* to, const std::byte* from, size_t bytes) {
+  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+}
+
 #else
 
 size_t MoveNoBlocks(std::byte*, const std::byte*, size_t) { return 0; }
 MoveBlocks ChooseMoveBlocks() { return MoveNoBlocks; }
+bool HasFastStringMove() { return false; }
+void MoveString(std::byte*, const std::byte*, size_t) {}
 
 #endif
 
 const MoveBlocks move_blocks = ChooseMoveBlocks();
 constexpr size_t kBlocksFromBytes = 128;
+
+const bool has_fast_string_move = HasFastStringMove();
+// What fits the first cache with its source moves faster by blocks.
+constexpr size_t kStringFromBytes = 32 * 1024;
+constexpr size_t kLineBytes = 64;
 
 }  // namespace
 
@@ -115,14 +135,29 @@ void MoveBytes(std::byte* to, const std::byte* from, size_t bytes) {
   MoveTail(to + done, from + done, bytes - done);
 }
 
+void MoveBytesInAnyOrder(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes >= kStringFromBytes && has_fast_string_move) {
+    // Half as fast to where no line begins.
+    const size_t head = -reinterpret_cast<uintptr_t>(to) % kLineBytes;
+    MoveBytes(to, from, head);
+    const size_t any = bytes - head - kLastInOrderBytes;
+    MoveString(to + head, from + head, any);
+    to += head + any;
+    from += head + any;
+    bytes = kLastInOrderBytes;
+  }
+  MoveBytes(to, from, bytes);
+}
+
 void MovePieces(const iovec* to, uint64_t to_offset, const iovec* from, uint64_t from_offset,
-                uint64_t bytes) {
+                uint64_t bytes, MoveOrder order) {
+  const auto move = order == MoveOrder::kAny ? MoveBytesInAnyOrder : MoveBytes;
   while (bytes != 0) {
     for (; to_offset >= to->iov_len; ++to) to_offset -= to->iov_len;
     for (; from_offset >= from->iov_len; ++from) from_offset -= from->iov_len;
     const uint64_t n = std::min({to->iov_len - to_offset, from->iov_len - from_offset, bytes});
-    MoveBytes(static_cast<std::byte*>(to->iov_base) + to_offset,
-              static_cast<const std::byte*>(from->iov_base) + from_offset, n);
+    move(static_cast<std::byte*>(to->iov_base) + to_offset,
+         static_cast<const std::byte*>(from->iov_base) + from_offset, n);
     to_offset += n;
     from_offset += n;
     bytes -= n;

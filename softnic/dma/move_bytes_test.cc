@@ -64,6 +64,24 @@ TEST(MoveBytes, PiecesWithTheirCrcs) {
   }
 }
 
+// Also where a string instruction moves most of it.
+TEST(MoveBytes, InAnyOrderMovesWhatItIsToldAndNothingElse) {
+  constexpr size_t kMax = 70'000;
+  std::vector<std::byte> from(kMax + 64), to(kMax + 3 * kMargin), expected;
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 37 + (i >> 8));
+  for (size_t to_at : {0, 1, 8, 31, 32, 63}) {
+    for (size_t from_at : {0, 1, 8, 31}) {
+      for (size_t bytes : {0, 7, 4'095, 4'097, 32'767, 32'768, 32'769, 65'536, 70'000}) {
+        std::fill(to.begin(), to.end(), std::byte{0xa5});
+        expected = to;
+        std::memcpy(expected.data() + kMargin + to_at, from.data() + from_at, bytes);
+        MoveBytesInAnyOrder(to.data() + kMargin + to_at, from.data() + from_at, bytes);
+        ASSERT_EQ(to, expected) << to_at << " " << from_at << " " << bytes;
+      }
+    }
+  }
+}
+
 TEST(MoveBytes, PiecesOfDifferentLengths) {
   std::vector<uint8_t> from(300), to(300), flat(300);
   std::iota(from.begin(), from.end(), uint8_t{1});
@@ -72,6 +90,34 @@ TEST(MoveBytes, PiecesOfDifferentLengths) {
   MovePieces(out, 3, in, 5, 250);
   std::memcpy(&flat[3], &from[5], 250);
   EXPECT_EQ(to, flat);
+}
+
+// Whoever sees a word of the last page sees all before that page, and those before the word in it.
+TEST(MoveBytes, InAnyOrderTheLastPageComesLast) {
+  constexpr size_t kWords = 8 * 1024, kLastPage = kWords - kLastInOrderBytes / sizeof(uint64_t);
+  struct alignas(64) Line {
+    uint64_t words[8];
+  };
+  std::vector<Line> from_lines(kWords / 8), to_lines(kWords / 8);
+  uint64_t *from = from_lines[0].words, *to = to_lines[0].words;
+  std::atomic<bool> is_done{false};
+  std::thread reader([&] {
+    uint64_t looks = 0;
+    while (!is_done.load(std::memory_order_acquire) || looks == 0) {
+      const size_t seen_at = kLastPage + looks++ % (kWords - kLastPage);
+      const uint64_t seen = __atomic_load_n(&to[seen_at], __ATOMIC_ACQUIRE);
+      for (size_t i = looks % 61; i < seen_at; i += 61) {
+        ASSERT_GE(__atomic_load_n(&to[i], __ATOMIC_RELAXED), seen) << i << " after " << seen_at;
+      }
+    }
+  });
+  for (uint64_t message = 1; message <= 20'000; ++message) {
+    std::fill(from, from + kWords, message);
+    MoveBytesInAnyOrder(reinterpret_cast<std::byte*>(to), reinterpret_cast<std::byte*>(from),
+                        kWords * sizeof(uint64_t));
+  }
+  is_done.store(true, std::memory_order_release);
+  reader.join();
 }
 
 // Both halves of each word, and all words up to the last one seen, are of the same message.

@@ -224,8 +224,13 @@ void ProcessDma::RemoveRegion(MemoryId id) {
   uint32_t index = id & (kRegionsMax - 1);
   UnmapParts(&regions_[index]);
   regions_[index].session = nullptr;
+  regions_[index].is_relaxed = false;
   regions_[index].generation = (regions_[index].generation + 1) & kGenerationMask;
   free_regions_.push_back(index);
+}
+
+void ProcessDma::RelaxOrder(MemoryId id) {
+  if (FindRegion(id) != nullptr) regions_[id & (kRegionsMax - 1)].is_relaxed = true;
 }
 
 const ProcessDma::Region* ProcessDma::FindRegion(MemoryId id) const {
@@ -257,6 +262,7 @@ bool ProcessDma::ResolvePieces(const DmaSegment* segments, uint32_t count, uint6
                                bool* uses_nic_memory) {
   mapped_pieces_.clear();
   bool is_mapped = length != 0, is_any_here = false;
+  *out.order = MoveOrder::kAny;
   for (uint32_t i = 0; i < count && length != 0; ++i) {
     const DmaSegment& segment = segments[i];
     if (offset >= segment.length) {
@@ -290,6 +296,7 @@ bool ProcessDma::ResolvePieces(const DmaSegment* segments, uint32_t count, uint6
       // It reaches all of the process, also what the kernel could reach for us.
       if (region->assistant != nullptr) *out.assistant = region->assistant;
       is_mapped = is_mapped && FindMapped(*region, segment.addr + offset, n);
+      if (!region->is_relaxed) *out.order = MoveOrder::kAscending;
     }
     offset = 0;
     length -= n;
@@ -319,8 +326,9 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
       ResolvePieces(request.destination, request.destination_count, request.destination_offset,
                     op->length_bytes,
                     {&op->destination_pieces, &op->destination_here, &op->destination_is_mapped,
-                     &op->destination_assistant},
+                     &op->order, &op->destination_assistant},
                     &destination, &uses_nic_memory);
+  MoveOrder order_of_source;
   bool has_source = true;
   if (payload.bytes != nullptr && op->destination_is_mapped && MovesAtOnce(*op)) {
     // Moved before anybody can touch the packets: they need not be copied.
@@ -332,7 +340,8 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   } else {
     has_source = ResolvePieces(
         payload.segments, payload.segment_count, payload.offset, payload.length,
-        {&op->source_pieces, &op->source_here, &op->source_is_mapped, &op->source_assistant},
+        {&op->source_pieces, &op->source_here, &op->source_is_mapped, &order_of_source,
+         &op->source_assistant},
         &source, &uses_nic_memory);
   }
   if (!has_source || !has_destination) {
@@ -363,7 +372,7 @@ void ProcessDma::ResolveAtomic(const DmaRequest& request, DmaOp* op) {
       !ResolvePieces(request.destination, request.destination_count, request.destination_offset,
                      sizeof(uint64_t),
                      {&op->destination_pieces, &op->destination_here, &op->destination_is_mapped,
-                      &op->destination_assistant},
+                      &op->order, &op->destination_assistant},
                      &destination, &uses_nic_memory) ||
       op->destination_pieces.size() != 1 || op->IsMixed()) {
     op->kind = DmaOp::Kind::kFailed;
@@ -444,6 +453,7 @@ DmaOp* ProcessDma::NewOp() {
   op->original = 0;
   op->is_revoked = op->is_owner_gone = false;
   op->source_is_mapped = op->destination_is_mapped = false;
+  op->order = MoveOrder::kAscending;
   op->next = nullptr;
   op->bytes.clear();
   op->source_pieces.clear();

@@ -20,6 +20,7 @@
 #include "softnic/device/services.h"
 #include "softnic/dma/assistant.h"
 #include "softnic/dma/crew.h"
+#include "softnic/dma/move_bytes.h"
 #include "softnic/dma/payload_file.h"
 
 namespace verbena::softnic {
@@ -72,6 +73,7 @@ class ProcessDma final : public DmaEngine {
   int AddRegion(SessionId session, const RegionSpec& spec, transport::MemoryId* out) override;
   int CopyRegion(transport::MemoryId region, transport::MemoryId* out) override;
   void RemoveRegion(transport::MemoryId region) override;
+  void RelaxOrder(transport::MemoryId region) override;
   const char* BackendName(transport::MemoryId region) const override;
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
   bool MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
@@ -143,6 +145,7 @@ class ProcessDma final : public DmaEngine {
     Assistant* assistant = nullptr;     // who reaches what is not in the parts; the session's
     std::shared_ptr<PayloadFile> file;  // of the parts
     std::vector<MappedPart> parts;      // ascending
+    bool is_relaxed = false;            // RelaxOrder
   };
   struct Lane {
     DmaOp* first = nullptr;
@@ -163,6 +166,7 @@ class ProcessDma final : public DmaEngine {
     std::vector<iovec>* pieces;
     std::vector<bool>* here;
     bool* is_mapped;
+    MoveOrder* order;  // of writes there
     Assistant** assistant;
   };
   bool ResolvePieces(const transport::DmaSegment* segments, uint32_t count, uint64_t offset,
@@ -183,9 +187,10 @@ class ProcessDma final : public DmaEngine {
   int MapParts(const RegionSpec& spec, DmaSession* session, Region* region);
   static void UnmapParts(Region* region);
   bool FindMapped(const Region& region, uint64_t addr, uint64_t bytes);
-  bool FindMapped(const transport::DmaSegment* segments, uint32_t count, uint64_t bytes);
+  bool FindMapped(const transport::DmaSegment* segments, uint32_t count, uint64_t bytes,
+                  MoveOrder* order);
   bool MayMoveNow() const { return !HasWork() && blocked_.empty() && done_.empty(); }
-  bool MoveToMapped(const transport::Payload& source);
+  bool MoveToMapped(const transport::Payload& source, MoveOrder order);
   bool MovesAtOnce(const DmaOp& op) const;
   void MoveMapped(DmaOp* op, uint64_t bytes_max);
   void RunMapped(uint32_t lane, uint64_t* bytes);

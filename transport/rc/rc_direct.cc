@@ -1,8 +1,8 @@
 // Messages between two QPs of one device that need none of what a network needs.
 //
-// A small SEND or WRITE whose bytes can move at once, between two QPs that have nothing under way
-// in that direction, comes out the same whether it goes as a request, a placement and an
-// acknowledgement, or in one step; and the step takes a fraction of the time. What is not as usual
+// A SEND or WRITE whose bytes can move at once, between two QPs that have nothing under way in that
+// direction, comes out the same whether it goes as a request, a placement and an acknowledgement,
+// or in one step; and the step takes a fraction of the time. What is not as usual
 // (a fault, a missing receive WQE, a limit) is left as it was found, for the usual way to deal
 // with.
 #include "transport/rc/rc_qp.h"
@@ -13,8 +13,8 @@ namespace {
 using shm::WcOpcode;
 using shm::WrOpcode;
 
-// What moves in less than a microsecond. More gains little, and others wait for their turn.
-constexpr uint32_t kDirectBytesMax = 4096;
+// What moves in a microsecond or a few. More gains little, and others wait for their turn.
+constexpr uint32_t kDirectBytesMax = 64 * 1024;
 
 bool MayGoDirect(WrOpcode opcode) {
   return opcode == WrOpcode::kRdmaWrite || opcode == WrOpcode::kRdmaWriteWithImm ||
