@@ -17,7 +17,9 @@ namespace verbena::fi {
 
 // enum rdma_cm_event_type, as far as it matters here.
 enum class CmEventType : uint32_t {
+  kAddrResolved = 0,
   kAddrError = 1,
+  kRouteResolved = 2,
   kRouteError = 3,
   kConnectRequest = 4,
   kConnectResponse = 5,
@@ -77,6 +79,8 @@ int AdoptCmId(CmId* id, CmChannel* channel, shm::CmHandle handle);
 void CloseCmId(CmId* id);
 int QueryCmId(CmChannel* channel, shm::CmHandle handle, shm::CmQuery* out);
 
+// For an address, and for a route: as librdmacm's examples wait for them.
+inline constexpr uint32_t kResolveMs = 2'000;
 inline constexpr uint16_t kPortSpaceTcp = 0x0106;  // RDMA_PS_TCP
 inline constexpr uint16_t kPortSpaceUdp = 0x0111;  // RDMA_PS_UDP
 

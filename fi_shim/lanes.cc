@@ -15,21 +15,7 @@
 namespace verbena::fi {
 namespace {
 
-// Values of enum rdma_cm_event_type.
-enum class CmEventType : uint32_t {
-  kAddrResolved = 0,
-  kAddrError = 1,
-  kRouteResolved = 2,
-  kRouteError = 3,
-  kConnectResponse = 5,
-  kConnectError = 6,
-  kUnreachable = 7,
-  kRejected = 8,
-  kDisconnected = 10,
-  kDeviceRemoval = 11,
-};
 constexpr uint8_t kQpTypeRc = 2;        // enum ibv_qp_type
-constexpr uint32_t kResolveMs = 2'000;  // as librdmacm's examples wait for an address, and a route
 constexpr uint8_t kRetriesMax = 7;      // three bits; of RNR: for ever
 constexpr int kRejectConsumer = 28;     // IBTA 12.6.7.2, table 110
 

@@ -47,6 +47,8 @@ struct MsgEndpoint : Endpoint {
   CmChannel* channel = nullptr;
   CmId id;
   ConnectionRequest* request = nullptr;
+  shm::CmConnParam connect_param = {};  // of the request, which goes out when the way is known
+  bool awaits_address = false;          // the channel's mutex guards it
   std::atomic<ConnectionState> state{ConnectionState::kNone};
   uint8_t max_rd_atomic = 0;
   // As it was connected, for when it is disabled (FI_RM_DISABLED) and enabled anew.

@@ -1,14 +1,18 @@
 // How MSG endpoints connect, accept and end.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/client/cm_address.h"
+#include "core/client/sync.h"
 #include "fi_shim/copy_info.h"
 #include "fi_shim/msg.h"
 #include "fi_shim/unsupported.h"
 
 namespace verbena::fi {
 namespace {
+
+using client::MutexGuard;
 
 MsgEndpoint* ToMsg(fid_ep* fid) { return static_cast<MsgEndpoint*>(ToEndpoint(fid)); }
 MsgEndpoint* ToMsg(CmId* id) { return static_cast<MsgEndpoint*>(id->owner); }
@@ -95,6 +99,28 @@ void OnConnectResponse(MsgEndpoint* ep, const shm::CmEvent& event) {
   PostCm(ep, FI_CONNECTED, data);
 }
 
+// Where the peer's address is known: finds the way there and asks the peer. -FI_EINVAL: it is not
+// known yet.
+int RequestConnection(MsgEndpoint* ep) {
+  int error = AskCm(&ep->id, shm::CmOp::kResolveRoute, kResolveMs);
+  if (error != 0) return error;
+  shm::CmQuery query;
+  error = QueryCmId(ep->id.channel, ep->id.handle, &query);
+  if (error != 0) return error;
+  if (query.nic != ep->domain->nic) return -FI_EHOSTUNREACH;  // only another NIC leads there
+  shm::CmRequest request = NewCmRequest(shm::CmOp::kConnect, ep->id.handle);
+  request.connect.param = ep->connect_param;
+  request.connect.cookie = reinterpret_cast<uintptr_t>(&ep->id);
+  shm::CmReply reply;
+  return AskCm(ep->id.channel, request, &reply);
+}
+
+void OnAddressResolved(MsgEndpoint* ep) {
+  if (!std::exchange(ep->awaits_address, false)) return;
+  const int error = RequestConnection(ep);
+  if (error != 0) FailConnecting(ep, -error, 0, {});
+}
+
 void OnEstablished(MsgEndpoint* ep) {
   if (ep->state.load() != ConnectionState::kAccepting) return;
   ep->state.store(ConnectionState::kConnected);
@@ -131,6 +157,8 @@ void OnRefused(MsgEndpoint* ep, const shm::CmEvent& event) {
 void OnEvent(CmId* id, const shm::CmEvent& event) {
   MsgEndpoint* ep = ToMsg(id);
   switch (static_cast<CmEventType>(event.event)) {
+    case CmEventType::kAddrResolved:
+      return OnAddressResolved(ep);
     case CmEventType::kConnectResponse:
       return OnConnectResponse(ep, event);
     case CmEventType::kEstablished:
@@ -146,7 +174,7 @@ void OnEvent(CmId* id, const shm::CmEvent& event) {
     case CmEventType::kConnectError:
       return OnRefused(ep, event);
     default:
-      return;  // addresses and routes are resolved at once (Connect)
+      return;  // a route is resolved at once
   }
 }
 
@@ -191,25 +219,22 @@ int FillParam(const MsgEndpoint& ep, const void* data, size_t bytes, size_t room
   return 0;
 }
 
-// Names its own address and the peer's, and the way between. Here that is a matter of tables: the
-// events that tell of it say nothing new, unless it failed.
+// Names its own address and the peer's. As a rule the way between is known at once, and the request
+// goes out before this returns; else the host looks for its neighbour first, and an event tells.
+// The channel's mutex is held, so that the event comes after.
 int Resolve(MsgEndpoint* ep, const void* address) {
-  constexpr uint32_t kTimeoutMs = 2000;
   shm::CmRequest request = NewCmRequest(shm::CmOp::kResolveAddr, ep->id.handle);
   if (!client::ToCmAddress(address, &request.resolve.destination)) return -FI_EINVAL;
   if (ep->info->src_addr != nullptr) {
     client::ToCmAddress(ep->info->src_addr, &request.resolve.source);
   }
-  request.resolve.timeout_ms = kTimeoutMs;
+  request.resolve.timeout_ms = kResolveMs;
   shm::CmReply reply;
   int error = AskCm(ep->id.channel, request, &reply);
   if (error != 0) return error;
-  error = AskCm(&ep->id, shm::CmOp::kResolveRoute, kTimeoutMs);
-  if (error != 0) return error == -FI_EINVAL ? -FI_EHOSTUNREACH : error;
-  shm::CmQuery query;
-  error = QueryCmId(ep->id.channel, ep->id.handle, &query);
-  if (error == 0 && query.nic != ep->domain->nic) error = -FI_EHOSTUNREACH;
-  return error;
+  error = RequestConnection(ep);
+  ep->awaits_address = error == -FI_EINVAL;
+  return ep->awaits_address ? 0 : error;
 }
 
 int Connect(fid_ep* fid, const void* address, const void* data, size_t bytes) {
@@ -218,17 +243,14 @@ int Connect(fid_ep* fid, const void* address, const void* data, size_t bytes) {
   if (address == nullptr || ep->request != nullptr) return -FI_EINVAL;
   if (ep->state.load() != ConnectionState::kNone) return -FI_EISCONN;
   int error = Prepare(ep);
-  shm::CmRequest request = {};
-  if (error == 0) error = FillParam(*ep, data, bytes, kRequestDataBytes, &request.connect.param);
+  ep->connect_param = {};
+  if (error == 0) error = FillParam(*ep, data, bytes, kRequestDataBytes, &ep->connect_param);
   if (error == 0) error = OpenCmId(&ep->id, ep->channel, kPortSpaceTcp);
-  if (error == 0) error = Resolve(ep, address);
-  if (error == 0) {
-    ep->state.store(ConnectionState::kConnecting);
-    request.op = static_cast<uint32_t>(shm::CmOp::kConnect);
-    request.handle = ep->id.handle;
-    request.connect.cookie = reinterpret_cast<uintptr_t>(&ep->id);
-    shm::CmReply reply;
-    error = AskCm(ep->id.channel, request, &reply);
+  if (error != 0) return error;
+  ep->state.store(ConnectionState::kConnecting);  // before the first event
+  {
+    MutexGuard guard(ep->channel->mutex);
+    error = Resolve(ep, address);
   }
   if (error != 0) {
     ep->state.store(ConnectionState::kNone);

@@ -213,6 +213,23 @@ def run_pingpong(case, pair, provider, endpoint, sizes, limit_s, excluded):
     check(moved > 100, f"the NIC carried out {moved} WQEs only")
 
 
+def first_packet_connects(case):
+    """The request is the first packet from host to host: the host has to find its neighbour first."""
+    left, right = Namespace(case, "left"), Namespace(case, "right")
+    LossyLink(case, left, right, MTU)  # through a process, so that an answer takes its time
+    pair = pair_on(left, right, IPV4)
+    for number in range(5):
+        for host in (pair.server, pair.client):
+            host.namespace.do("ip", "neigh", "flush", "all")
+        argv = ["env", *(f"{name}={value}" for name, value in QUIET.items()),
+                f"FI_PROVIDER_PATH={PROVIDER}", case.program("fi_perf"), "--at",
+                case.dir / f"meeting{number}", "--provider", "verbena", "--endpoint", "msg", "--test",
+                "pingpong", "--size", "8", "--ms", "10"]
+        server = pair.server.spawn(case, [*argv, "--node", pair.server.address, "server"])
+        pair.client.run(case, [*argv, "--node", pair.client.address, "client"], 30)
+        server.expect_exit(10)
+
+
 def pingpong(provider, endpoint, sizes, where=None, excluded=""):
     def case_function(case):
         if where == "two hosts":
@@ -316,6 +333,7 @@ def cases(thorough):
              150),
         Spec(f"openmpi over {LAYERED}", mpi_here(mpi, 180), 360),
         Spec("fi_pingpong msg, two hosts", pingpong("verbena", "msg", SIZES, "two hosts"), 150),
+        Spec("msg connects to a host that is not known yet", first_packet_connects, 90),
     ]
     if not thorough:
         return specs
