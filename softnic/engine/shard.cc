@@ -52,7 +52,9 @@ bool Shard::Open() {
 }
 
 void Shard::Start() {
-  spin_times_ = SpinTimes::ForWakeup(MeasureWakeupCost());
+  const Duration wakeup_cost = MeasureWakeupCost();
+  spin_times_ = SpinTimes::ForWakeup(wakeup_cost);
+  contention_ = CpuContention(wakeup_cost);
   crew_->Start([this](CopyThread& me) { Lead(me); },
                [this] {
                  attention_.store(true, std::memory_order_seq_cst);
@@ -225,6 +227,8 @@ bool Shard::HasWorkLeft() const {
 
 // The clock is read once between two turns, here or by Sleep.
 void Shard::Lead(CopyThread& me) {
+  run_delay_.OpenOfThisThread();
+  contention_.OnNewThread();
   now_ = ReadClock();
   while (!crew_->IsStopping()) {
     bool worked = false;

@@ -18,7 +18,9 @@
 #include "softnic/dma/crew.h"
 #include "softnic/dma/process_dma.h"
 #include "softnic/engine/client_port.h"
+#include "softnic/engine/cpu_contention.h"
 #include "softnic/engine/mailbox.h"
+#include "softnic/engine/run_delay.h"
 #include "softnic/engine/spin_policy.h"
 #include "transport/port/packet_port.h"
 
@@ -117,6 +119,7 @@ class Shard {
   void TellCpu();
   void Sleep();
   bool HasNews();
+  void LookForRivals();
   void UnparkRecent();
   void WaitForEvents(bool may_block);
   Instant NextDeadline() const;
@@ -171,6 +174,8 @@ class Shard {
   std::atomic<bool> is_asleep_{false};
   std::atomic<bool> attention_{false};
   SpinTimes spin_times_;
+  CpuContention contention_;
+  RunDelay run_delay_;  // of the thread that leads
   Instant awake_since_;
   std::atomic<uint64_t> turns_{0}, sleeps_{0}, wakeups_{0}, spins_{0}, short_spins_{0},
       thread_rings_{0};

@@ -41,6 +41,7 @@ Duration Shard::SpinLimit(bool* shares_cpu) {
   if (!networks_.empty() && now_ - awake_since_ < kAwakeMax && device_->ExpectsPackets()) {
     policy.ExpectPackets();
   }
+  if (contention_.IsContended(now_)) policy.MakeRoom();
   *shares_cpu = policy.SharesCpu();
   return policy.Limit();
 }
@@ -106,11 +107,21 @@ void Shard::Sleep() {
   is_asleep_.store(false, std::memory_order_relaxed);
   now_ = ReadClock();
   TellCpu();
-  if (!has_news) last_parked_poll_ = awake_since_ = now_;
+  if (!has_news) {
+    last_parked_poll_ = awake_since_ = now_;
+    LookForRivals();
+  }
   UnparkRecent();
   for (ClientPort* port : scratch_) {
     if (port->is_parked && (HasRung(*port) || port->deferred_commands != 0)) Unpark(port);
   }
+}
+
+// Only between hosts: within one the clients say where they are.
+void Shard::LookForRivals() {
+  if (networks_.empty() || !contention_.OnSlept()) return;
+  Duration waited;
+  if (run_delay_.Read(&waited)) contention_.OnLook(now_, waited);
 }
 
 // A client's answer to what comes next is then seen without a system call on either side.

@@ -56,9 +56,12 @@ class SpinPolicy {
   // Who rang last did so from the CPU that the shard had left when it slept last: it waited for us.
   void ExpectLastToFollow() { last_follows_ = true; }
   void ExpectPackets() { expects_packets_ = true; }
+  // Somebody else waits for this CPU (cpu_contention.h).
+  void MakeRoom() { makes_room_ = true; }
 
-  bool SharesCpu() const { return someone_here_ || last_follows_; }
+  bool SharesCpu() const { return someone_here_ || last_follows_ || makes_room_; }
   Duration Limit() const {
+    if (makes_room_) return {0};
     if (!someone_here_ && !last_follows_) return times_.alone;
     if (expects_packets_) return times_.for_packets;
     // Who rang last waits for an answer. If it waits here, the answer comes from elsewhere, and to
@@ -75,6 +78,7 @@ class SpinPolicy {
   bool last_is_here_ = false;
   bool last_follows_ = false;
   bool expects_packets_ = false;
+  bool makes_room_ = false;
 };
 
 }  // namespace verbena::softnic

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "softnic/engine/cpu_contention.h"
+#include "softnic/engine/run_delay.h"
 #include "softnic/engine/wakeup_cost.h"
 
 namespace verbena::softnic {
@@ -79,6 +81,86 @@ TEST(SpinPolicy, SpinsLongerWhereWakingTakesLonger) {
   const SpinTimes most = SpinTimes::ForWakeup(Milliseconds(30));
   EXPECT_EQ(most.alone, SpinTimes::kAloneMax);
   EXPECT_EQ(most.for_packets, SpinTimes::kForPacketsMax);
+}
+
+TEST(SpinPolicy, MakesRoomForWhoeverWaits) {
+  SpinPolicy policy(kHere);
+  policy.AddClient(kElsewhere, true);
+  policy.ExpectPackets();
+  policy.MakeRoom();
+  EXPECT_EQ(policy.Limit(), Duration{0});
+  EXPECT_TRUE(policy.SharesCpu());
+}
+
+// Looks after each kSleepsPerLook sleeps of which each waited for so long; time passes with them.
+class Contention : public ::testing::Test {
+ protected:
+  void Sleep(Duration each, Duration takes) {
+    for (uint32_t i = 0; i < CpuContention::kSleepsPerLook; ++i) {
+      now_ = now_ + takes;
+      waited_.ns += each.ns;
+      const bool is_due = contention_.OnSlept();
+      EXPECT_EQ(is_due, i + 1 == CpuContention::kSleepsPerLook);
+      if (is_due) contention_.OnLook(now_, waited_);
+    }
+  }
+  // For how long it makes room if it has to wait whenever it does not.
+  Duration Round() {
+    while (!contention_.IsContended(now_)) Sleep(kLong, Microseconds(250));
+    const Instant begin = now_;
+    while (contention_.IsContended(now_)) Sleep(kShort, Microseconds(50));
+    return now_ - begin;
+  }
+  static constexpr Duration kWakeup = Microseconds(40), kShort = Microseconds(60),
+                            kLong = Microseconds(200);
+  CpuContention contention_{kWakeup};
+  Instant now_{5'000'000'000};
+  Duration waited_ = Milliseconds(77);  // before anybody looked
+};
+
+TEST_F(Contention, IsWhereWakingTakesMuchLongerThanItCosts) {
+  Sleep(kShort, Microseconds(250));
+  Sleep(kShort, Microseconds(250));
+  EXPECT_FALSE(contention_.IsContended(now_));
+  Sleep(kLong, Microseconds(250));
+  EXPECT_TRUE(contention_.IsContended(now_));
+}
+
+TEST_F(Contention, IsLookedForMoreAndMoreSeldom) {
+  Duration last{0};
+  for (int i = 0; i < 12; ++i) {
+    const Duration length = Round();
+    EXPECT_GE(length, last);
+    EXPECT_LE(length, CpuContention::kLongest + Milliseconds(1));
+    last = std::min(length, CpuContention::kLongest);
+  }
+  EXPECT_EQ(last, CpuContention::kLongest);
+  // Nobody is there for a while, and then somebody is again.
+  for (int i = 0; i < 300; ++i) Sleep(kShort, Microseconds(250));
+  EXPECT_FALSE(contention_.IsContended(now_));
+  EXPECT_LE(Round(), CpuContention::kFirst + Milliseconds(1));
+}
+
+TEST_F(Contention, OfAnotherThreadSaysNothing) {
+  Sleep(kShort, Microseconds(250));
+  contention_.OnNewThread();
+  waited_ = Milliseconds(900);
+  Sleep(kShort, Microseconds(250));
+  EXPECT_FALSE(contention_.IsContended(now_));
+  Sleep(kLong, Microseconds(250));
+  EXPECT_TRUE(contention_.IsContended(now_));
+}
+
+TEST(RunDelay, GrowsOrCantBeTold) {
+  RunDelay delay;
+  Duration before, after;
+  EXPECT_FALSE(delay.Read(&before)) << "not opened";
+  delay.OpenOfThisThread();
+  if (!delay.Read(&before)) GTEST_SKIP() << "this kernel does not tell";
+  delay.OpenOfThisThread();
+  ASSERT_TRUE(delay.Read(&after));
+  EXPECT_GE(after, before);
+  EXPECT_GE(before.ns, 0);
 }
 
 TEST(WakeupCost, IsMeasured) {
