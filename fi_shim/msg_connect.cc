@@ -99,13 +99,15 @@ void OnConnectResponse(MsgEndpoint* ep, const shm::CmEvent& event) {
   PostCm(ep, FI_CONNECTED, data);
 }
 
-// Where the peer's address is known: finds the way there and asks the peer. -FI_EINVAL: it is not
-// known yet.
+// -FI_EINVAL: the peer's address is not known yet.
+int ResolveRoute(MsgEndpoint* ep) {
+  return AskCm(&ep->id, shm::CmOp::kResolveRoute, kResolveMs);
+}
+
+// Where the route is known: asks the peer.
 int RequestConnection(MsgEndpoint* ep) {
-  int error = AskCm(&ep->id, shm::CmOp::kResolveRoute, kResolveMs);
-  if (error != 0) return error;
   shm::CmQuery query;
-  error = QueryCmId(ep->id.channel, ep->id.handle, &query);
+  const int error = QueryCmId(ep->id.channel, ep->id.handle, &query);
   if (error != 0) return error;
   if (query.nic != ep->domain->nic) return -FI_EHOSTUNREACH;  // only another NIC leads there
   shm::CmRequest request = NewCmRequest(shm::CmOp::kConnect, ep->id.handle);
@@ -117,7 +119,8 @@ int RequestConnection(MsgEndpoint* ep) {
 
 void OnAddressResolved(MsgEndpoint* ep) {
   if (!std::exchange(ep->awaits_address, false)) return;
-  const int error = RequestConnection(ep);
+  int error = ResolveRoute(ep);
+  if (error == 0) error = RequestConnection(ep);
   if (error != 0) FailConnecting(ep, -error, 0, {});
 }
 
@@ -232,9 +235,10 @@ int Resolve(MsgEndpoint* ep, const void* address) {
   shm::CmReply reply;
   int error = AskCm(ep->id.channel, request, &reply);
   if (error != 0) return error;
-  error = RequestConnection(ep);
+  error = ResolveRoute(ep);
   ep->awaits_address = error == -FI_EINVAL;
-  return ep->awaits_address ? 0 : error;
+  if (ep->awaits_address) return 0;
+  return error != 0 ? error : RequestConnection(ep);
 }
 
 int Connect(fid_ep* fid, const void* address, const void* data, size_t bytes) {
