@@ -18,7 +18,6 @@ namespace {
 
 using client::MutexGuard;
 
-constexpr uint8_t kQpTypeRc = 2;  // IBV_QPT_RC
 
 pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;  // guards the list and `users`
 CmChannel* g_channels = nullptr;

@@ -15,9 +15,8 @@
 namespace verbena::fi {
 namespace {
 
-constexpr uint8_t kQpTypeRc = 2;        // enum ibv_qp_type
-constexpr uint8_t kRetriesMax = 7;      // three bits; of RNR: for ever
-constexpr int kRejectConsumer = 28;     // IBTA 12.6.7.2, table 110
+constexpr uint8_t kRetriesMax = 7;   // three bits; of RNR: for ever
+constexpr int kRejectConsumer = 28;  // IBTA 12.6.7.2, table 110
 
 // What is to be done, or told, when no lock is held any more.
 struct Aftermath {

@@ -7,12 +7,12 @@
 
 #include "core/base/types.h"
 #include "fi_shim/cm_calls.h"
+#include "fi_shim/cm_channel.h"
 #include "fi_shim/rdm.h"
 
 namespace verbena::fi {
 namespace {
 
-constexpr uint8_t kQpTypeRc = 2;  // enum ibv_qp_type
 
 // The NIC's address, where the program names none.
 int OwnAddress(Domain* domain, SockAddress* out) {
