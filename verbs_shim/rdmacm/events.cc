@@ -143,14 +143,13 @@ void OnConnectResponse(const shm::CmEvent& from, Event* event) {
     id->remote_ece.options = from.param.ece_options;
     return;
   }
-  const int error = FinishConnectingWithEce(id, from.param.ece_vendor_id, from.param.ece_options);
-  if (error == 0) {
+  if (FinishConnectingWithEce(id, from.param.ece_vendor_id, from.param.ece_options) == 0) {
     event->base.event = RDMA_CM_EVENT_ESTABLISHED;
     event->base.status = 0;
     return;
   }
   id->has_connect_error = true;
-  TurnInto(event, RDMA_CM_EVENT_CONNECT_ERROR, error);
+  TurnInto(event, RDMA_CM_EVENT_CONNECT_ERROR, 1);  // -1, as of rdma-core, whatever the reason
 }
 
 // Of a connection that failed here the program has been told already.

@@ -256,7 +256,9 @@ VERBENA_EXPORT int rdma_create_qp(rdma_cm_id* id, ibv_pd* pd, ibv_qp_init_attr* 
   return result;
 }
 
+// qperf's server comes once more when its QP has gone.
 VERBENA_EXPORT void rdma_destroy_qp(rdma_cm_id* id) {
+  if (id->qp == nullptr) return;
   ibv_destroy_qp(id->qp);
   id->qp = nullptr;
   DestroyCqs(id);
