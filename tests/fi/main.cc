@@ -14,6 +14,7 @@
 
 #include <algorithm>
 
+#include "tests/fi/fabric.h"
 #include "tests/fi/suite.h"
 
 namespace verbena::fi_test {
@@ -82,7 +83,7 @@ bool IsChosen(const Arguments& arguments, const std::string& name) {
 // Asked in a child: fi_getinfo starts providers, and those don't live on in a forked child.
 bool Lists(const std::string& provider, fi_ep_type type) {
   const Case ask = {"lists", kOnce, [&] {
-                      fi_info* hints = fi_allocinfo();
+                      const Info hints(fi_allocinfo());
                       hints->ep_attr->type = type;
                       hints->mode = ~0ULL;
                       hints->domain_attr->mode = ~0ULL;
@@ -90,7 +91,9 @@ bool Lists(const std::string& provider, fi_ep_type type) {
                           FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
                       hints->fabric_attr->prov_name = strdup(provider.c_str());
                       fi_info* info = nullptr;
-                      Need(fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, &info), "");
+                      Need(fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &info),
+                           "");
+                      const Info all(info);
                       while (info != nullptr && provider != info->fabric_attr->prov_name) {
                         info = info->next;
                       }

@@ -13,6 +13,9 @@
 #include <cstdarg>
 #include <cstdio>
 
+// LeakSanitizer's, where it is built in: whether something is leaked, which it then reports.
+extern "C" int __lsan_do_recoverable_leak_check() __attribute__((weak));
+
 namespace verbena::fi_test {
 namespace {
 
@@ -182,6 +185,9 @@ Answer RunIsolated(const Case& test) {
     close(words[0]);
     g_answers = words[1];
     test.run();
+    if (__lsan_do_recoverable_leak_check != nullptr && __lsan_do_recoverable_leak_check() != 0) {
+      AnswerAndEnd({Verdict::kNo, "memory is leaked"});
+    }
     AnswerAndEnd({Verdict::kYes, g_note});
   }
   setpgid(pid, pid);
