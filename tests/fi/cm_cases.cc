@@ -58,7 +58,8 @@ FI_CASE("cm.reject_with_data", kMsg) {
   Caller caller;
   Need(fi_connect(caller.peer.ep, listener.address.data(), nullptr, 0), "fi_connect");
   const Event request = AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's");
-  Need(fi_reject(listener.pep, request.info->handle, "go away", 7), "fi_reject");
+  const Info asks(request.info);
+  Need(fi_reject(listener.pep, asks->handle, "go away", 7), "fi_reject");
   const Event told = NextEvent(*caller.peer.eq);
   Expect(told.error == FI_ECONNREFUSED, "%s", NameOf(told.error).c_str());
   Expect(told.fid == caller.peer.ep.Base(), "of another endpoint");

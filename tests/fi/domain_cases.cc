@@ -111,7 +111,8 @@ FI_CASE("domain.bind_eq_is_default", kMsg) {
   peer.Enable();
   Need(fi_connect(peer.ep, listener.address.data(), nullptr, 0), "fi_connect");
   const Event request = AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's");
-  Need(fi_reject(listener.pep, request.info->handle, nullptr, 0), "fi_reject");
+  const Info asks(request.info);
+  Need(fi_reject(listener.pep, asks->handle, nullptr, 0), "fi_reject");
   const Event told = NextEvent(*peer.eq);
   Expect(told.error != 0, "the rejection does not come to the domain's EQ");
   Expect(told.fid == peer.ep.Base(), "the error is not of the endpoint");
@@ -127,7 +128,8 @@ FI_CASE("domain.bind_eq_endpoints_may_differ", kMsg) {
   peer.Enable();
   Need(fi_connect(peer.ep, listener.address.data(), nullptr, 0), "fi_connect");
   const Event request = AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's");
-  Need(fi_reject(listener.pep, request.info->handle, nullptr, 0), "fi_reject");
+  const Info asks(request.info);
+  Need(fi_reject(listener.pep, asks->handle, nullptr, 0), "fi_reject");
   Expect(NextEvent(*peer.eq).error != 0, "the rejection does not come to the endpoint's own EQ");
   Expect(NextEvent(of_domain, 50).result == -FI_EAGAIN, "it comes to the domain's EQ, too");
 }

@@ -30,7 +30,9 @@ class Fid {
     std::swap(fid_, other.fid_);
     return *this;
   }
-  ~Fid() { Close(); }
+  ~Fid() {
+    if (Close() == -FI_EBUSY) CloseLater(&fid_->fid);
+  }
   int Close() {
     if (fid_ == nullptr) return 0;
     const int result = fi_close(&fid_->fid);

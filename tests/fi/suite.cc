@@ -23,6 +23,7 @@ Target g_asked;
 int g_patience = 1;
 std::string g_note;
 int g_answers = -1;  // where the process of a case answers
+std::vector<fid*> g_busy;
 
 std::string Format(const char* format, va_list arguments) {
   char text[600];
@@ -54,6 +55,14 @@ void RemoveSegmentsOf(pid_t pid) {
     }
   }
   closedir(directory);
+}
+
+// Whether something is leaked of what could be closed.
+bool LeavesLeaks() {
+  if (__lsan_do_recoverable_leak_check == nullptr) return false;
+  while (std::erase_if(g_busy, [](fid* one) { return fi_close(one) == 0; }) != 0) {
+  }
+  return __lsan_do_recoverable_leak_check() != 0;
 }
 
 [[noreturn]] void Leave(const Answer& answer) {
@@ -167,6 +176,8 @@ Registration::Registration(std::string name, std::function<void()> run, unsigned
 const Target& Asked() { return g_asked; }
 void Ask(const Target& target) { g_asked = target; }
 
+void CloseLater(fid* busy) { g_busy.push_back(busy); }
+
 int Patience() { return g_patience; }
 void SetPatience(int times) { g_patience = times; }
 
@@ -185,9 +196,7 @@ Answer RunIsolated(const Case& test) {
     close(words[0]);
     g_answers = words[1];
     test.run();
-    if (__lsan_do_recoverable_leak_check != nullptr && __lsan_do_recoverable_leak_check() != 0) {
-      AnswerAndEnd({Verdict::kNo, "memory is leaked"});
-    }
+    if (LeavesLeaks()) AnswerAndEnd({Verdict::kNo, "memory is leaked"});
     AnswerAndEnd({Verdict::kYes, g_note});
   }
   setpgid(pid, pid);

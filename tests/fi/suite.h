@@ -81,6 +81,9 @@ struct Target {
 const Target& Asked();
 void Ask(const Target& target);
 
+// Of a handle that goes before what uses it: only LeakSanitizer asks whether it can be closed then.
+void CloseLater(fid* busy);
+
 // How many times longer than on a quiet machine what hangs is waited for.
 int Patience();
 void SetPatience(int times);
