@@ -149,7 +149,7 @@ void OnConnectResponse(const shm::CmEvent& from, Event* event) {
     return;
   }
   id->has_connect_error = true;
-  TurnInto(event, RDMA_CM_EVENT_CONNECT_ERROR, 1);  // -1, as of rdma-core, whatever the reason
+  TurnInto(event, RDMA_CM_EVENT_CONNECT_ERROR, 1);  // -1 whatever the reason, as of rdma-core
 }
 
 // Of a connection that failed here the program has been told already.

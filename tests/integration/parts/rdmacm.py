@@ -296,7 +296,7 @@ def qperf(pair_of, tests, seconds=1):
 def run_fio(case, pair, verb, blocks):
     """False: the client sent before the server had its receives posted."""
     port = str(free_port())
-    common = ["fio", "--ioengine=rdma", f"--port={port}", "--bs=64k", f"--size={blocks * 64}k",
+    common = ["fio", "--thread", "--ioengine=rdma", f"--port={port}", "--bs=64k", f"--size={blocks * 64}k",
               "--iodepth_batch=8", "--iodepth_batch_complete=8", "--name=transfer"]
     # Its SENDs have no RNR retries, so all receives are to be there: it posts them as deep as this.
     server = pair.server.spawn(case, [*common, f"--iodepth={blocks if verb == 'send' else 8}",
@@ -307,6 +307,9 @@ def run_fio(case, pair, verb, blocks):
     not_ready = "RNR retry counter exceeded"
     wait_for(lambda: not client.is_running() or not_ready in client.err, FIO_LIMIT_S, "fio ends")
     if verb == "send" and not_ready in client.err:
+        for process in (client, server):  # neither would end
+            process.kill()
+            process.wait(5)
         return False
     client.expect_exit(5)
     server.expect_exit(20)

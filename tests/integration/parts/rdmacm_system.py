@@ -3,6 +3,7 @@ gives it: the cases of the part `rdmacm`, and upstream's sockets over RDMA."""
 
 import json
 import os
+import signal
 import time
 
 from harness import PYTHON, ROOT, STAGE, Spec, check, free_port, wait_for
@@ -16,7 +17,7 @@ VERBENA = STAGE / "bin" / "verbena"
 FILE_BYTES = 8 << 20
 POLLHUP = 16
 SCHED_YIELD = "24"  # its number
-CLIENTS = 5
+ATTEMPTS = 5
 
 # Of both ends.
 STREAM_MODES = [
@@ -120,22 +121,30 @@ def is_locked_out(case, host, client):
 
 
 def datagrams(pair_of, options, address=None, count=200, limit_s=40):
-    """udpong, whose server goes on and on."""
+    """udpong, whose server goes on and on, but for a race of librdmacm 44 (ds_poll_cqs takes no lock
+    that udp_svc_forward has): now and then it crashes when a client has come."""
     def case_function(case):
         pair = pair_of(case)
         port = free_port()
         where = address or address_of(pair, 4)
         common = ["udpong", "-p", str(port), *options]
-        server = pair.server.spawn(case, [*common, "-b", where], name="server")
-        wait_for(lambda: is_bound_udp(port, server.pid), 10, "the server is bound")
-        for attempt in range(CLIENTS):
+        server = None
+        for attempt in range(ATTEMPTS):
+            if server is None or not server.is_running():
+                server = pair.server.spawn(case, [*common, "-b", where], name=f"server{attempt}")
+                wait_for(lambda: is_bound_udp(port, server.pid), 10, "the server is bound")
             client = pair.client.spawn(case, [*common, "-S", "1024", "-C", str(count), "-s", where],
                                        name=f"client{attempt}")
-            wait_for(lambda: not client.is_running() or is_locked_out(case, pair.client, client),
-                     limit_s, "the client ends")
+            wait_for(lambda: not (client.is_running() and server.is_running()) or
+                     is_locked_out(case, pair.client, client), limit_s, "the client ends")
             if not client.is_running():
                 break
-            case.note(f"attempt {attempt + 1}: rpoll waits for its own thread to leave")
+            if server.is_running():
+                case.note(f"attempt {attempt + 1}: rpoll waits for its own thread to leave")
+            else:
+                check(server.popen.returncode == -signal.SIGSEGV,
+                      f"the server ended\n{server.tail()}")
+                case.note(f"attempt {attempt + 1}: the server has lost the race of its two threads")
             client.kill()
             client.wait(5)
         table_of(client.expect_exit(5))
