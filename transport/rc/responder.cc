@@ -150,7 +150,11 @@ ResponderFault Responder::CheckResource(const Pdu& pdu, const OpcodeInfo& info) 
   if (!info.is_send && config_.writes_take_no_receive) {
     return host_->HasRoomToTell() ? ResponderFault::kNone : ResponderFault::kNoReceiveWqe;
   }
-  ResponderFault fault = EnsureReceive();
+  ResponderFault fault = ResponderFault::kNone;
+  // A whole WRITE of several packets: its rkey comes with the first of them, and the immediate, for
+  // which a receive is taken, with the last.  Spec: IBTA 9.7.4.1.5, 9.7.4.1.7.
+  if (info.is_write && info.is_first && pdu.psn_count.value > 1) fault = CheckRkey(pdu, info);
+  if (fault == ResponderFault::kNone) fault = EnsureReceive();
   if (fault != ResponderFault::kNone) return fault;
   check_took_receive_ = true;
   if (!info.is_send || pdu.payload.length == 0) return ResponderFault::kNone;
