@@ -99,7 +99,7 @@ void Responder::EndDirect(const SendRecord& rec) {
   op.wc_flags = shm::kWcGrh;
   const bool has_imm = rec.opcode != WrOpcode::kSend;
   if (has_imm) op.wc_flags |= shm::kWcWithImm;
-  op.imm_or_rkey = rec.imm_or_rkey;
+  op.imm_or_rkey = has_imm ? rec.imm_or_rkey : 0;
   op.solicited = (rec.flags & shm::kSendSolicited) != 0;
   if (!IsSend(rec) && config_.writes_take_no_receive) return PushWriteCompletion(op);
   if (NextReceive().ticket != 0) host_->SettleRecv(NextReceive(), IsSend(rec) ? rec.length : 0);

@@ -333,7 +333,8 @@ void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op)
     if (op.invalidates) ++invalidations_waiting_;
     if (info.is_write) op.written_memory = so_far != 0 ? remote_segment_.memory : 0;
     if (info.is_send && config_.truncates && so_far > room) op.vendor_err = VendorErr::kTruncated;
-    op.imm_or_rkey = pdu.imm_or_rkey;
+    // Whatever the work request of a plain SEND held there, no packet would bring it.
+    op.imm_or_rkey = info.has_imm || info.has_ieth ? pdu.imm_or_rkey : 0;
     op.solicited = pdu.solicited;
     if (op.takes_receive) {
       const RecvWork& work = NextReceive();
