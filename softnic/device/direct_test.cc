@@ -20,7 +20,8 @@ enum class Peers { kTwo, kOneQp };
 class DirectWorld final : public Ends {
  public:
   // kOneQp: both ends are one QP, connected to itself.
-  explicit DirectWorld(bool moves_now, Peers peers = Peers::kTwo) : Ends({}), world(2) {
+  explicit DirectWorld(bool moves_now, Peers peers = Peers::kTwo, const Terms& with = {})
+      : Ends(with), world(2) {
     world.dma.moves_now = moves_now;
     TestClient& first = world.AddClient(0);
     Open(first, peers == Peers::kOneQp ? first : world.AddClient(1));
@@ -210,11 +211,13 @@ TEST_P(DirectRandom, NobodyCanTell) {
   const auto [hundred, peers] = GetParam();
   for (uint32_t seed = hundred * 100; seed < hundred * 100 + 100; ++seed) {
     SCOPED_TRACE(seed);
-    DirectWorld direct(true, peers), usual(false, peers);
+    Terms terms;
+    terms.has_srq = peers == Peers::kTwo && seed % 3 == 0;
+    DirectWorld direct(true, peers, terms), usual(false, peers, terms);
     ProgramMaker program(seed, direct.terms);
     // One piece after the other: if two were under way, whose turn comes when would decide in which
     // order they complete.
-    for (int i = 0; i < 24; ++i) {
+    for (int i = 0; i < 16; ++i) {
       SCOPED_TRACE(i);
       const Burst burst = program.Draw();
       for (DirectWorld* world : {&direct, &usual}) world->CarryOut(burst);

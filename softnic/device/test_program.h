@@ -25,7 +25,7 @@ inline constexpr uint32_t kInboxAt = 3 * kAreaBytes;
 inline constexpr uint32_t kWordsAt = 4 * kAreaBytes;
 inline constexpr uint32_t kWords = 32;
 inline constexpr uint32_t kEndBytes = kWordsAt + kWords * 8;
-inline constexpr uint32_t kInlineBytes = 256;
+inline constexpr uint32_t kInlineBytes = 512;  // as many as a QP may have
 
 struct Range {
   uint32_t at = 0, length = 0;

@@ -41,6 +41,8 @@ bool RcQp::SendDirect(Instant now, QpTransport& other) {
   } else if (!host_->ResolveDirect(rec->sges(), rec->num_sge, &move)) {
     return false;
   }
+  const bool tells_write = rec->opcode == WrOpcode::kRdmaWriteWithImm && rec->length != 0;
+  if (tells_write && !peer.AllowsWrite(*rec)) return false;
   if (!peer.responder_.TakesDirect(window_.next_psn, *rec)) return false;
   if (rec->length != 0) {
     if (IsSend(*rec)) {
@@ -54,6 +56,12 @@ bool RcQp::SendDirect(Instant now, QpTransport& other) {
   requester_.EndDirect(now, *rec);
   peer.responder_.EndDirect(*rec);
   return true;
+}
+
+bool RcQp::AllowsWrite(const SendRecord& rec) {
+  DmaSegment segment;
+  return host_->ResolveRemote(rec.rkey, rec.remote_addr, rec.length, access::kRemoteWrite,
+                              &segment) == shm::VendorErr::kNone;
 }
 
 // The next WQE, if it may go in one step as far as this end is concerned. It stays where it is.
