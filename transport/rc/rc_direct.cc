@@ -33,7 +33,9 @@ bool RcQp::SendDirect(Instant now, QpTransport& other) {
   if (!peer.comm_established_ || !peer.attributes_.CanReceive()) return false;
   SendRecord* rec = requester_.NextDirect();
   if (rec == nullptr) return false;
-  // What fails here must not take a receive WQE there, which may be of a queue that others share.
+  // What fails must not take a receive WQE there, which may be of a queue that others share.
+  const bool tells_write = rec->opcode == WrOpcode::kRdmaWriteWithImm && rec->length != 0;
+  if (tells_write && !peer.AllowsWrite(*rec)) return false;
   DirectMove move;
   move.length = rec->length;
   if (rec->IsInline()) {
@@ -41,8 +43,6 @@ bool RcQp::SendDirect(Instant now, QpTransport& other) {
   } else if (!host_->ResolveDirect(rec->sges(), rec->num_sge, &move)) {
     return false;
   }
-  const bool tells_write = rec->opcode == WrOpcode::kRdmaWriteWithImm && rec->length != 0;
-  if (tells_write && !peer.AllowsWrite(*rec)) return false;
   if (!peer.responder_.TakesDirect(window_.next_psn, *rec)) return false;
   if (rec->length != 0) {
     if (IsSend(*rec)) {
