@@ -100,51 +100,35 @@ class CablePort final : public transport::PacketPort {
 
 // Two hosts with a NIC and a client each. Host k is 127.0.0.(k + 1), as the worlds number NICs:
 // host 0 has only NIC 0, host 1 has NIC 1 in use.
-// Both hosts' packets come one by one, or in batches.
-class Wire : public ::testing::TestWithParam<bool> {
- public:
-  static std::string NameOf(const ::testing::TestParamInfo<bool>& info) {
-    return info.param ? "InBatches" : "OneByOne";
-  }
-
+class WiredHosts {
  protected:
-  Wire() : a(MakeHost(0)), b(MakeHost(1)), alice(a->AddClient(0)), bob(b->AddClient(0)) {
+  // Both hosts' packets come one by one, or in batches.
+  explicit WiredHosts(bool in_batches, uint32_t mtu_bytes = 4096)
+      : a(MakeHost(0, mtu_bytes)),
+        b(MakeHost(1, mtu_bytes)),
+        alice(a->AddClient(0)),
+        bob(b->AddClient(0)) {
     ports[0].other = &ports[1];
     ports[1].other = &ports[0];
-    ports[0].batches = ports[1].batches = GetParam();
+    ports[0].batches = ports[1].batches = in_batches;
     a->device->AttachPort(0, &ports[0]);
     b->device->AttachPort(0, &ports[1]);
-    std::iota(from.begin(), from.end(), uint8_t{1});
-    mr_a = alice.MustRegMr(from.data(), from.size(), kAll);
-    mr_b = bob.MustRegMr(to.data(), to.size(), kAll);
-    cq_a = alice.MustCreateCq();
-    cq_b = bob.MustCreateCq();
   }
-  ~Wire() override {
+  ~WiredHosts() {
     a->device->AttachPort(0, nullptr);
     b->device->AttachPort(0, nullptr);
   }
 
-  static std::unique_ptr<TestWorld> MakeHost(uint32_t number) {
+  static std::unique_ptr<TestWorld> MakeHost(uint32_t number, uint32_t mtu_bytes) {
     auto world = std::make_unique<TestWorld>(0);
     NicConfig config = TestWorld::ConfigOf(number);
+    config.mtu_bytes = mtu_bytes;
     world->device->AddNic(config);
     return world;
   }
   static Gid GidOf(uint32_t host) { return TestWorld::GidOf(host); }
 
-  void Connect(Service service) {
-    qp_a = alice.MustCreateQp(service, cq_a);
-    qp_b = bob.MustCreateQp(service, cq_b);
-    ASSERT_EQ(alice.ToInit(qp_a, service), 0);
-    ASSERT_EQ(bob.ToInit(qp_b, service), 0);
-    ASSERT_EQ(alice.ToRtr(qp_a, service, GidOf(1), qp_b.qpn), 0);
-    ASSERT_EQ(bob.ToRtr(qp_b, service, GidOf(0), qp_a.qpn), 0);
-    ASSERT_EQ(alice.ToRts(qp_a, service), 0);
-    ASSERT_EQ(bob.ToRts(qp_b, service), 0);
-  }
-
-  void Settle() {
+  void SettleHosts() {
     for (bool moved = true; moved;) {
       moved = false;
       for (TestWorld* world : {a.get(), b.get()}) {
@@ -157,17 +141,58 @@ class Wire : public ::testing::TestWithParam<bool> {
       moved |= !ports[0].inbox.empty() || !ports[1].inbox.empty();
     }
   }
+  Instant NextTimeout() const {
+    return std::min(a->device->PollTimeout(), b->device->PollTimeout());
+  }
+  void PassHostsTimeTo(Instant time) {
+    for (TestWorld* world : {a.get(), b.get()}) {
+      world->now = std::max(world->now, time);
+      world->device->OnTimeout(world->now);
+    }
+  }
+
+  std::unique_ptr<TestWorld> a, b;
+  TestClient& alice;
+  TestClient& bob;
+  CablePort ports[2];
+};
+
+// Their QPs, and some memory.
+class Wire : public ::testing::TestWithParam<bool>, protected WiredHosts {
+ public:
+  static std::string NameOf(const ::testing::TestParamInfo<bool>& info) {
+    return info.param ? "InBatches" : "OneByOne";
+  }
+
+ protected:
+  Wire() : WiredHosts(GetParam()) {
+    std::iota(from.begin(), from.end(), uint8_t{1});
+    mr_a = alice.MustRegMr(from.data(), from.size(), kAll);
+    mr_b = bob.MustRegMr(to.data(), to.size(), kAll);
+    cq_a = alice.MustCreateCq();
+    cq_b = bob.MustCreateCq();
+  }
+
+  void Connect(Service service) {
+    qp_a = alice.MustCreateQp(service, cq_a);
+    qp_b = bob.MustCreateQp(service, cq_b);
+    ASSERT_EQ(alice.ToInit(qp_a, service), 0);
+    ASSERT_EQ(bob.ToInit(qp_b, service), 0);
+    ASSERT_EQ(alice.ToRtr(qp_a, service, GidOf(1), qp_b.qpn), 0);
+    ASSERT_EQ(bob.ToRtr(qp_b, service, GidOf(0), qp_a.qpn), 0);
+    ASSERT_EQ(alice.ToRts(qp_a, service), 0);
+    ASSERT_EQ(bob.ToRts(qp_b, service), 0);
+  }
+
+  void Settle() { SettleHosts(); }
   // Settles, and lets time pass to the next timer of either host, until `done`.
   bool RunUntil(const std::function<bool()>& done) {
     for (int i = 0; i < 500; ++i) {
       Settle();
       if (done()) return true;
-      Instant due = std::min(a->device->PollTimeout(), b->device->PollTimeout());
+      const Instant due = NextTimeout();
       if (due.IsNever()) return false;
-      for (TestWorld* world : {a.get(), b.get()}) {
-        world->now = std::max(world->now, due);
-        world->device->OnTimeout(world->now);
-      }
+      PassHostsTimeTo(due);
     }
     return false;
   }
@@ -198,10 +223,6 @@ class Wire : public ::testing::TestWithParam<bool> {
       access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
   static constexpr uint32_t kBytes = 300'000;
 
-  std::unique_ptr<TestWorld> a, b;
-  TestClient& alice;
-  TestClient& bob;
-  CablePort ports[2];
   alignas(8) std::vector<uint8_t> from = std::vector<uint8_t>(kBytes);
   alignas(8) std::vector<uint8_t> to = std::vector<uint8_t>(kBytes);
   TestMr mr_a, mr_b;

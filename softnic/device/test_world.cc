@@ -242,7 +242,8 @@ int TestClient::ToInit(const TestQp& qp, Service service) {
   return Modify(qp, attr, mask);
 }
 
-int TestClient::ToRtr(const TestQp& qp, Service service, const Gid& dgid, Qpn remote) {
+int TestClient::ToRtr(const TestQp& qp, Service service, const Gid& dgid, Qpn remote,
+                      const PathAttr& path) {
   shm::QpAttr attr{};
   attr.qp_state = static_cast<uint32_t>(QpState::kRtr);
   uint32_t mask = qp_mask::kState;
@@ -253,28 +254,28 @@ int TestClient::ToRtr(const TestQp& qp, Service service, const Gid& dgid, Qpn re
     attr.ah_attr.sgid_index = 1;
     attr.ah_attr.port_num = 1;
     attr.ah_attr.hop_limit = 64;
-    attr.path_mtu = 3;
+    attr.path_mtu = path.path_mtu;
     attr.dest_qp_num = remote.value;
-    attr.rq_psn = 0x123456;
+    attr.rq_psn = path.peer_psn;
   }
   if (service == Service::kRc) {
     mask |= qp_mask::kMaxDestRdAtomic | qp_mask::kMinRnrTimer;
     attr.max_dest_rd_atomic = 4;
-    attr.min_rnr_timer = 1;
+    attr.min_rnr_timer = path.min_rnr_timer;
   }
   return Modify(qp, attr, mask);
 }
 
-int TestClient::ToRts(const TestQp& qp, Service service) {
+int TestClient::ToRts(const TestQp& qp, Service service, const PathAttr& path) {
   shm::QpAttr attr{};
   attr.qp_state = static_cast<uint32_t>(QpState::kRts);
-  attr.sq_psn = 0x123456;
+  attr.sq_psn = path.own_psn;
   uint32_t mask = qp_mask::kState | qp_mask::kSqPsn;
   if (service == Service::kRc) {
     mask |= qp_mask::kTimeout | qp_mask::kRetryCnt | qp_mask::kRnrRetry | qp_mask::kMaxQpRdAtomic;
     attr.timeout = 14;
     attr.retry_cnt = 3;
-    attr.rnr_retry = 2;
+    attr.rnr_retry = path.rnr_retry;
     attr.max_rd_atomic = 4;
   }
   return Modify(qp, attr, mask);

@@ -160,6 +160,15 @@ struct Wc {
   uint64_t timestamp_ns = 0;
 };
 
+// What the two ends of a connection agree on; as most tests have it, unless they say otherwise.
+struct PathAttr {
+  uint8_t path_mtu = 3;  // 1024 bytes
+  uint32_t own_psn = 0x123456;
+  uint32_t peer_psn = 0x123456;
+  uint8_t min_rnr_timer = 1;
+  uint8_t rnr_retry = 2;
+};
+
 class TestWorld;
 
 // One session, with the steps a shim would take.
@@ -199,8 +208,9 @@ class TestClient {
   int Modify(const TestQp& qp, const shm::QpAttr& attr, uint32_t mask);
   int ToReset(TestQp& qp);
   int ToInit(const TestQp& qp, Service service);
-  int ToRtr(const TestQp& qp, Service service, const Gid& dgid, Qpn remote);
-  int ToRts(const TestQp& qp, Service service);
+  int ToRtr(const TestQp& qp, Service service, const Gid& dgid, Qpn remote,
+            const PathAttr& path = {});
+  int ToRts(const TestQp& qp, Service service, const PathAttr& path = {});
   int ToError(const TestQp& qp);
   QpState StateOf(const TestQp& qp);
   shm::Handle CreateAh(const Gid& dgid);

@@ -113,6 +113,9 @@ bool Completer::AckThrough(Instant now, Psn psn) {
       return false;
     }
     if (psn.Before(rec.LastPsn())) {  // a part of it
+      // A NAK of the same packet as before tells of no progress: retries have to run out at last.
+      // Spec: IBTA 9.9.2.4.1.
+      if (psn.Before(w_->unacked_psn)) break;
       w_->unacked_psn = psn.Next();
       requester_->OnPartAcked(rec);
       progress = true;

@@ -33,7 +33,9 @@ bool RcQp::SendDirect(Instant now, QpTransport& other) {
   if (!peer.comm_established_ || !peer.attributes_.CanReceive()) return false;
   SendRecord* rec = requester_.NextDirect();
   if (rec == nullptr) return false;
-  // What fails here must not take a receive WQE there, which may be of a queue that others share.
+  // What fails must not take a receive WQE there, which may be of a queue that others share.
+  const bool tells_write = rec->opcode == WrOpcode::kRdmaWriteWithImm && rec->length != 0;
+  if (tells_write && !peer.AllowsWrite(*rec)) return false;
   DirectMove move;
   move.length = rec->length;
   if (rec->IsInline()) {
@@ -54,6 +56,12 @@ bool RcQp::SendDirect(Instant now, QpTransport& other) {
   requester_.EndDirect(now, *rec);
   peer.responder_.EndDirect(*rec);
   return true;
+}
+
+bool RcQp::AllowsWrite(const SendRecord& rec) {
+  DmaSegment segment;
+  return host_->ResolveRemote(rec.rkey, rec.remote_addr, rec.length, access::kRemoteWrite,
+                              &segment) == shm::VendorErr::kNone;
 }
 
 // The next WQE, if it may go in one step as far as this end is concerned. It stays where it is.
@@ -99,7 +107,7 @@ void Responder::EndDirect(const SendRecord& rec) {
   op.wc_flags = shm::kWcGrh;
   const bool has_imm = rec.opcode != WrOpcode::kSend;
   if (has_imm) op.wc_flags |= shm::kWcWithImm;
-  op.imm_or_rkey = rec.imm_or_rkey;
+  op.imm_or_rkey = has_imm ? rec.imm_or_rkey : 0;
   op.solicited = (rec.flags & shm::kSendSolicited) != 0;
   if (!IsSend(rec) && config_.writes_take_no_receive) return PushWriteCompletion(op);
   if (NextReceive().ticket != 0) host_->SettleRecv(NextReceive(), IsSend(rec) ? rec.length : 0);

@@ -44,6 +44,21 @@ TEST_P(RcFaults, RkeyOutOfBoundsIsNakedAndWritesNothing) {
   for (std::byte b : pair.memory.region(to).bytes) ASSERT_EQ(b, std::byte{0});
 }
 
+// Its immediate would take the receive, and comes last.
+TEST_P(RcFaults, AWriteOfSeveralPacketsIsRefusedBeforeItTakesAReceive) {  //= IBTA 9.7.4.1.7 test
+  RcPair pair(Options());
+  MemoryId from = pair.NewPattern(3000);
+  MemoryId to = pair.NewRegion(2999);
+  pair.PostRecv(kB, 7, {});
+  pair.Post(kA, pair.Remote(RcPair::Work(1, WrOpcode::kRdmaWriteWithImm,
+                                         {pair.memory.SgeOf(from, 0, 3000)}),
+                            to));
+  ASSERT_TRUE(pair.Run());
+  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:rem-access");
+  EXPECT_EQ(pair.TakeCompletions(kB, kReceives), "7:flush");
+  EXPECT_TRUE(pair.HasEvent(kB, EventType::kQpAccessErr));
+}
+
 TEST_P(RcFaults, RegionWithoutTheRightRefuses) {
   struct Case {
     WrOpcode opcode;

@@ -62,6 +62,8 @@ class RcQp final : public QpTransport, public OnHugePages {
   void EnterError();
   void Reset();
   void PushEvent(EventType event);
+  // What a WRITE of its peer asks for, as far as its key goes (rc_direct.cc).
+  bool AllowsWrite(const SendRecord& rec);
 
   const QpConfig config_;
   QpHost* host_;

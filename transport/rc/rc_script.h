@@ -119,6 +119,7 @@ class RcScript : public ::testing::Test {
 // The requester and completer of side A; the peer is the script.
 class RcAnswerScript : public RcScript {
  protected:
+  using RcScript::RcScript;
   void SetUp() override {
     pair_.fabric.set_drop_filter([](const Pdu&) { return true; });  // the peer is this script
   }

@@ -267,6 +267,47 @@ TEST_F(RcAnswerScript, SequenceNakBehindAnRnrNakUsesNoRetry) {
   EXPECT_EQ(SendCompletions(), "1:ok");
 }
 
+class RcFewRetriesScript : public RcAnswerScript {
+ protected:
+  static constexpr uint8_t kRetries = 3;
+  static RcPairOptions Few() {
+    RcPairOptions options;
+    options.retry_count = options.rnr_retry_count = kRetries;
+    return options;
+  }
+  RcFewRetriesScript() : RcAnswerScript(Few()) {}
+
+  // How many NAKs of the second of three packets the QP stands.
+  int CountNaks(AckType type) {
+    RcQp& qp = *pair_.qps[RcPair::kA];
+    PostWrite(1, 3 * kMtu);
+    Pdu nak = Response(Opcode::kAcknowledge, kEpsn + 1);
+    nak.ack_type = type;
+    nak.nak_code = NakCode::kPsnSequenceError;
+    for (int naks = 0; naks < 20; ++naks) {
+      Deliver(nak, RcPair::kA);
+      pair_.fabric.Drive(RcPair::kA);
+      if (qp.state() != QpState::kRts) return naks;
+      if (type == AckType::kNak) continue;
+      now_ = qp.PollTimeout();
+      qp.OnTimeout(now_);
+      pair_.fabric.Drive(RcPair::kA);
+    }
+    return 20;
+  }
+};
+
+// The first NAK acknowledges the packet before; the same NAK again tells of no progress.
+TEST_F(RcFewRetriesScript, RnrNaksAmidAMessageRunOut) {  //= IBTA 9.9.2.4.1 test
+  EXPECT_EQ(CountNaks(AckType::kRnrNak), kRetries);
+  EXPECT_EQ(SendCompletions(), "1:rnr-retry-exc");
+}
+
+TEST_F(RcFewRetriesScript, SequenceNaksAmidAMessageRunOut) {  //= IBTA 9.9.2.4.1 test
+  EXPECT_EQ(CountNaks(AckType::kNak), kRetries);
+  EXPECT_EQ(SendCompletions(), "1:retry-exc");
+}
+
 TEST_F(RcAnswerScript, ReadResponseThatSaysNakIsNone) {
   PostRead(1, 8);
   Pdu response = Response(Opcode::kReadResponseOnly, kEpsn, 8);

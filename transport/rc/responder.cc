@@ -150,7 +150,11 @@ ResponderFault Responder::CheckResource(const Pdu& pdu, const OpcodeInfo& info) 
   if (!info.is_send && config_.writes_take_no_receive) {
     return host_->HasRoomToTell() ? ResponderFault::kNone : ResponderFault::kNoReceiveWqe;
   }
-  ResponderFault fault = EnsureReceive();
+  ResponderFault fault = ResponderFault::kNone;
+  // A whole WRITE of several packets: its rkey comes with the first of them, and the immediate, for
+  // which a receive is taken, with the last.  Spec: IBTA 9.7.4.1.5, 9.7.4.1.7.
+  if (info.is_write && info.is_first && pdu.psn_count.value > 1) fault = CheckRkey(pdu, info);
+  if (fault == ResponderFault::kNone) fault = EnsureReceive();
   if (fault != ResponderFault::kNone) return fault;
   check_took_receive_ = true;
   if (!info.is_send || pdu.payload.length == 0) return ResponderFault::kNone;
@@ -329,7 +333,8 @@ void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op)
     if (op.invalidates) ++invalidations_waiting_;
     if (info.is_write) op.written_memory = so_far != 0 ? remote_segment_.memory : 0;
     if (info.is_send && config_.truncates && so_far > room) op.vendor_err = VendorErr::kTruncated;
-    op.imm_or_rkey = pdu.imm_or_rkey;
+    // Whatever the work request of a plain SEND held there, no packet would bring it.
+    op.imm_or_rkey = info.has_imm || info.has_ieth ? pdu.imm_or_rkey : 0;
     op.solicited = pdu.solicited;
     if (op.takes_receive) {
       const RecvWork& work = NextReceive();
