@@ -209,7 +209,7 @@ class DirectRandom : public ::testing::TestWithParam<std::tuple<uint32_t, Peers>
 TEST_P(DirectRandom, NobodyCanTell) {
   uint64_t moved_now = 0;
   const auto [part, peers] = GetParam();
-  for (uint32_t seed = part * 40; seed < part * 40 + 40; ++seed) {
+  for (uint32_t seed = part * 60; seed < part * 60 + 60; ++seed) {
     SCOPED_TRACE(seed);
     Terms terms;
     terms.has_srq = peers == Peers::kTwo && seed % 3 == 0;
