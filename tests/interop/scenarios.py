@@ -23,6 +23,8 @@ EIGHT = [Arrangement(*values) for values in itertools.product((4, 6), (1024, 409
 LIMIT_S = 60
 ALL_SIZES_LIMIT_S = 240
 FAULTS_LIMIT_S = 120
+SCRIPTS_START_LIMIT_S = 120
+SCRIPTS_LIMIT_S = 300
 
 # rxe was seen to stop for good in the middle of a UC message of 1024 packets, at the first time that
 # more than its 64 packets were on the way (docs/interop.md). Over UC no timer helps: a program paces.

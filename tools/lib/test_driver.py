@@ -259,10 +259,14 @@ def script(name, path):
     return run
 
 
-def integration(deadline):
+def build_test_programs(deadline):
     code, log = run_logged([ROOT / "tests/build"], "test-programs.log", deadline)
     if code != 0:
         raise PartBroke(f"tests/build exited {code}; its output: {log}\n{tail(read(log))}")
+
+
+def integration(deadline):
+    build_test_programs(deadline)
     return json_cases([ROOT / "tests/integration/run"], "integration", deadline)
 
 
@@ -295,6 +299,7 @@ def interop(deadline):
                            deadline)
     if code != 0:
         raise PartBroke(f"tools/stage exited {code}; its output: {log}\n{tail(read(log))}")
+    build_test_programs(deadline)
     script = [ROOT / "tests/interop/run", "--quick"]
     try:
         return json_cases(script, "interop", deadline)

@@ -185,6 +185,25 @@ TEST_F(RcScript, WriteThatGoesOnTooLongIsInvalidAndWritesNothingMore) {
     ASSERT_EQ(pair_.memory.region(region_).bytes[i], std::byte{0});
   }
 }
+// Of several packets taken as one PDU a NAK names the one whose PSN a responder that looks at each
+// would name.
+TEST_F(RcScript, NakOfPacketsTakenAsOneNamesTheOneAtFault) {
+  Pdu too_short = WriteFirst(100, 3 * kMtu, 4 * kMtu);
+  too_short.opcode = Opcode::kWriteOnly;
+  Deliver(too_short);
+  ExpectInvalidRequest(102);
+}
+TEST_F(RcScript, NakOfPacketsTakenAsOneNamesTheOneThatIsTooMuch) {
+  Pdu too_long = WriteFirst(100, 3 * kMtu, kMtu + 8);
+  too_long.opcode = Opcode::kWriteOnly;
+  Deliver(too_long);
+  ExpectInvalidRequest(101);
+}
+TEST_F(RcScript, SendOfPacketsTakenAsOneIsRefusedWhereTheReceiveEnds) {
+  PostRecv(2 * kMtu);
+  Deliver(Request(Opcode::kSendOnly, 100, 3 * kMtu));
+  ExpectInvalidRequest(102);
+}
 TEST_F(RcScript, ReservedOpcodesAndHugeReadsAreHarmless) {
   Deliver(Request(static_cast<Opcode>(0x15), 100));
   Deliver(Request(static_cast<Opcode>(0x1f), 100));

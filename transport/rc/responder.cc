@@ -397,6 +397,24 @@ void Responder::ExecuteDuplicate(const Pdu& pdu, const OpcodeInfo& info) {
   ++reads_waiting_;
 }
 
+// Which packet of a PDU of several a NAK is to name: of a message that is too long the one that
+// brings more than there is room for, of one that is too short the last.  Spec: IBTA 9.7.5.1.1.
+PsnCount Responder::PacketAtFault(const Pdu& pdu, const OpcodeInfo& info,
+                                  ResponderFault fault) const {
+  const bool is_length =
+      fault == ResponderFault::kBadLength || fault == ResponderFault::kReceiveTooShort;
+  if (!is_length || pdu.psn_count.value <= 1) return {0};
+  uint64_t room = message_.room_bytes;
+  if (info.is_write) {
+    room = info.is_first ? pdu.dma_length : message_.total_bytes;
+  } else if (info.is_first) {
+    room = ReceiveRoomBytes();
+  }
+  const uint64_t left = room - std::min<uint64_t>(room, message_.received_bytes);
+  const auto last = static_cast<uint64_t>(pdu.psn_count.value - 1);
+  return {static_cast<int32_t>(std::min(left / mtu_bytes_, last))};
+}
+
 void Responder::OnFault(const Pdu& pdu, const OpcodeInfo& info, ResponderFault fault) {
   const ResponderFaultRow& row = LookUpResponderFault(fault);
   if (row.counter != nullptr) ++(counters_->*row.counter);
@@ -412,7 +430,9 @@ void Responder::OnFault(const Pdu& pdu, const OpcodeInfo& info, ResponderFault f
       break;
   }
   // The answer waits its turn: a NAK acknowledges all before it.
-  Op& op = PushOp(OpKind::kFault, fault == ResponderFault::kPsnGap ? epsn_ : pdu.psn, PsnCount{0});
+  const Psn psn =
+      fault == ResponderFault::kPsnGap ? epsn_ : pdu.psn + PacketAtFault(pdu, info, fault);
+  Op& op = PushOp(OpKind::kFault, psn, PsnCount{0});
   op.fault = fault;
   op.vendor_err = check_vendor_err_;
   nak_sent_ = true;

@@ -182,6 +182,7 @@ class Responder {
   // ---
   void ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op);
   void ExecuteDuplicate(const Pdu& pdu, const OpcodeInfo& info);
+  PsnCount PacketAtFault(const Pdu& pdu, const OpcodeInfo& info, ResponderFault fault) const;
   void OnFault(const Pdu& pdu, const OpcodeInfo& info, ResponderFault fault);
   Op& PushOp(OpKind kind, Psn psn, PsnCount count);
   void TakeBack(uint32_t op_index);

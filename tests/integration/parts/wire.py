@@ -1,7 +1,9 @@
-"""The other parts again with the NICs on UDP: all that crosses a NIC is packets."""
+"""The other parts again with the NICs on UDP: all that crosses a NIC is packets. And the packets
+themselves, one by one: wire scripts."""
 
 import importlib
 
+import wire_scripts
 from harness import Spec
 
 # Everything here must hold on the wire, too. What is about one process and its daemon alone (CLI,
@@ -26,7 +28,7 @@ LOCAL = "rdmacm_"
 
 
 def cases(thorough):
-    specs = []
+    specs = wire_scripts.cases()
     for part in PARTS:
         words = [""] if thorough else GATE.get(part, [])
         for spec in importlib.import_module(f"parts.{part}").cases(False):
