@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "softnic/control/cm_front.h"
-#include "softnic/control/network_taps.h"
 #include "softnic/control/networks.h"
 
 namespace verbena::softnic {
@@ -258,12 +257,13 @@ void AdminConnection::OnRequest(const std::string& text) {
     return AddNics(count);
   }
   if (op == "faults") return Faults(TextOf(request, "action"), TextOf(request, "rules"));
-  if (op == "capture") {
+  if (op == "capture" || op == "trace") {
     const json::value* limit = request.if_contains("limit_bytes");
     error_code bad;
     uint64_t limit_bytes = limit == nullptr ? 0 : limit->to_number<uint64_t>(bad);
     if (bad) return Error("\"limit_bytes\" must be a number");
-    return Capture(TextOf(request, "action"), TextOf(request, "file"), limit_bytes);
+    return Record(op == "trace" ? RecordingKind::kTrace : RecordingKind::kCapture,
+                  TextOf(request, "action"), TextOf(request, "file"), limit_bytes);
   }
   if (op == "event") {
     EventTarget target;
@@ -402,8 +402,8 @@ void AdminConnection::Faults(const std::string& action, const std::string& text)
 }
 
 // "start", "stop" or "status".
-void AdminConnection::Capture(const std::string& action, const std::string& path,
-                              uint64_t limit_bytes) {
+void AdminConnection::Record(RecordingKind kind, const std::string& action, const std::string& path,
+                             uint64_t limit_bytes) {
   NetworkTaps* taps = server_->taps();
   if (taps == nullptr) return Error(kNoNetwork);
   if (action != "start" && action != "stop" && action != "status") {
@@ -411,15 +411,17 @@ void AdminConnection::Capture(const std::string& action, const std::string& path
   }
   auto fd = std::make_shared<UniqueFd>();
   if (action == "start") {
-    std::string error = OpenCaptureFile(path, fd.get());
+    std::string error = OpenRecordingFile(path, fd.get());
     if (!error.empty()) return Error(error);
   }
-  AskLeader<CaptureStatus>(
-      [taps, action, fd, limit_bytes] {
-        if (action == "start") taps->StartCapture(Shard::ReadClock(), fd->Release(), limit_bytes);
-        return action == "stop" ? taps->StopCapture() : taps->StatusOfCapture();
+  AskLeader<RecordingStatus>(
+      [taps, kind, action, fd, limit_bytes] {
+        if (action == "start") {
+          taps->StartRecording(kind, Shard::ReadClock(), fd->Release(), limit_bytes);
+        }
+        return action == "stop" ? taps->StopRecording(kind) : taps->StatusOf(kind);
       },
-      [](CaptureStatus status) {
+      [](RecordingStatus status) {
         return json::serialize(json::object{{"ok", true},
                                             {"running", status.is_running},
                                             {"failure", status.error},

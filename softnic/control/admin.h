@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "softnic/control/network_taps.h"
 #include "softnic/control/server.h"
 #include "softnic/control/unique_fd.h"
 #include "softnic/device/device.h"
@@ -25,7 +26,8 @@ class AdminConnection : public std::enable_shared_from_this<AdminConnection> {
   void Show(const std::string& kind);
   void AddNics(uint32_t total);
   void Faults(const std::string& action, const std::string& text);
-  void Capture(const std::string& action, const std::string& path, uint64_t limit_bytes);
+  void Record(RecordingKind kind, const std::string& action, const std::string& path,
+              uint64_t limit_bytes);
   void Event(const std::string& event, EventTarget target);
   void Down();
   void Hold();

@@ -2,10 +2,7 @@
 
 #include <time.h>
 
-#include <cstdio>
 #include <utility>
-
-#include "transport/port/tap/trace.h"
 
 namespace verbena::softnic {
 
@@ -20,34 +17,15 @@ int64_t WallClockNs() {
   return t.tv_sec * 1'000'000'000ll + t.tv_nsec;
 }
 
-std::string QpText(Qpn qpn) {
-  char text[16];
-  std::snprintf(text, sizeof(text), "QP 0x%x", qpn.value);
-  return text;
-}
-
-// Who sent a packet: a header names it in datagrams only.
-Qpn SourceQpn(const Device& device, uint32_t nic, const wire::PacketAddress& address,
-              const transport::Pdu& pdu, bool is_sent) {
-  if (pdu.service == Service::kUd) return pdu.src_qpn;
-  return is_sent ? device.FindConnectedQpn(nic, address.destination, pdu.dest_qpn)
-                 : device.RemoteQpnOf(nic, pdu.dest_qpn);
-}
-
-std::string Comment(const Device& device, const std::vector<TapTarget>& targets,
-                    const wire::PacketAddress& address, const transport::Pdu& pdu, bool is_sent) {
-  const Gid& own_address = is_sent ? address.source : address.destination;
-  for (const TapTarget& target : targets) {
-    if (!device.HasGid(target.nic, own_address)) continue;
-    Qpn source = SourceQpn(device, target.nic, address, pdu, is_sent);
-    Qpn own = is_sent ? source : pdu.dest_qpn;
-    Qpn other = is_sent ? pdu.dest_qpn : source;
-    std::string text = device.DescribeOwner(target.nic, own);
-    if (text.empty()) return "";
-    return text + " " + QpText(own) + (is_sent ? " → " : " ← ") +
-           tap::AddressText(is_sent ? address.destination : address.source) + " " + QpText(other);
-  }
-  return "";
+RecordingStatus StatusOfFile(const tap::Recording& file) {
+  RecordingStatus status;
+  status.is_running = file.state() == tap::Recording::State::kRunning;
+  status.error = file.error();
+  if (file.state() == tap::Recording::State::kLimitReached) status.error = "its limit is reached";
+  status.packets = file.packets();
+  status.missed_packets = file.missed_packets();
+  status.written_bytes = file.written_bytes();
+  return status;
 }
 
 }  // namespace
@@ -55,88 +33,102 @@ std::string Comment(const Device& device, const std::vector<TapTarget>& targets,
 NetworkTaps::NetworkTaps(Device* device, std::vector<TapTarget> targets,
                          std::optional<uint64_t> seed)
     : device_(device), plan_(seed) {
-  for (TapTarget& target : targets) chains_.push_back({std::move(target), nullptr, nullptr});
-  Rebuild();
+  for (TapTarget& target : targets) chains_.push_back({std::move(target), {}, {}, {}});
+  Restack();
 }
 
 NetworkTaps::~NetworkTaps() = default;
 
-void NetworkTaps::Rebuild() {
+void NetworkTaps::Restack() {
   for (Chain& chain : chains_) {
-    device_->AttachPort(chain.target.nic, nullptr);
-    chain.faults.reset();
-    chain.capture.reset();
-    transport::PacketPort* top = chain.target.port;
-    if (capture_ != nullptr) {
-      chain.capture = std::make_unique<tap::CaptureTap>(top, capture_.get(), chain.target.name);
-      top = chain.capture.get();
+    const TapTarget& target = chain.target;
+    device_->AttachPort(target.nic, nullptr);
+    chain.trace.reset();
+    if (capture_.file == nullptr) {
+      chain.capture.reset();  // a fault tap over it is moved before anybody calls that
+    } else if (chain.capture == nullptr) {
+      chain.capture = std::make_unique<tap::CaptureTap>(target.port, capture_.file.get(),
+                                                        target.name, CommentOf(target.nic));
     }
-    if (plan_.has_rules()) {
+    transport::PacketPort* top = target.port;
+    if (chain.capture != nullptr) top = chain.capture.get();
+    if (plan_.has_rules() && chain.faults == nullptr) {
       tap::FaultTapOptions options;
-      options.nic = chain.target.name;
-      options.notes = chain.capture.get();
-      options.source_qp = [this, nic = chain.target.nic](const wire::PacketAddress& address,
-                                                         const transport::Pdu& pdu, bool is_sent) {
-        return SourceQpn(*device_, nic, address, pdu, is_sent);
+      options.nic = target.name;
+      options.source_qp = [this, nic = target.nic](const wire::PacketAddress& address,
+                                                   const transport::Pdu& pdu, bool is_sent) {
+        return device_->SourceQpnOf(nic, address, pdu, is_sent);
       };
       chain.faults = std::make_unique<tap::FaultTap>(top, &plan_, std::move(options));
+    }
+    if (chain.faults != nullptr) {
+      chain.faults->MoveOver(top, chain.capture.get());
       top = chain.faults.get();
     }
-    device_->AttachPort(chain.target.nic, top);
+    if (trace_.file != nullptr) {
+      chain.trace = std::make_unique<tap::TraceTap>(top, trace_.file.get(), target.name,
+                                                    CommentOf(target.nic));
+      top = chain.trace.get();
+    }
+    device_->AttachPort(target.nic, top);
   }
+}
+
+tap::PacketComment NetworkTaps::CommentOf(uint32_t nic) const {
+  return [this, nic](const wire::PacketAddress& address, const transport::Pdu& pdu, bool is_sent) {
+    return device_->DescribePacket(nic, address, pdu, is_sent);
+  };
 }
 
 void NetworkTaps::SetFaults(Instant now, tap::FaultRules rules) {
   plan_.SetRules(std::move(rules), now);
-  Rebuild();
+  Restack();
 }
 
-void NetworkTaps::StartCapture(Instant now, int fd, uint64_t limit_bytes) {
-  StopCapturing();
-  last_ = {};
-  sink_ = std::make_unique<tap::FdSink>(fd);
-  tap::CaptureOptions options;
+template <typename File>
+void NetworkTaps::Start(Recorder<File>* recorder, Instant now, int fd, uint64_t limit_bytes) {
+  Stop(recorder);
+  recorder->last = {};
+  recorder->sink = std::make_unique<tap::FdSink>(fd);
+  tap::RecordingOptions options;
   options.limit_bytes = limit_bytes;
   options.wall_offset = {WallClockNs() - now.ns};
-  std::vector<TapTarget> targets;
-  for (const Chain& chain : chains_) targets.push_back(chain.target);
-  capture_ = std::make_unique<tap::Capture>(
-      sink_.get(), options,
-      [this, targets](const wire::PacketAddress& address, const transport::Pdu& pdu, bool is_sent) {
-        return Comment(*device_, targets, address, pdu, is_sent);
-      });
-  Rebuild();
+  recorder->file = std::make_unique<File>(recorder->sink.get(), options);
+  Restack();
 }
 
-CaptureStatus NetworkTaps::StatusOfCapture() const {
-  if (capture_ == nullptr) return last_;
-  CaptureStatus status;
-  status.is_running = capture_->state() == tap::Capture::State::kRunning;
-  status.error = capture_->error();
-  if (capture_->state() == tap::Capture::State::kLimitReached)
-    status.error = "its limit is reached";
-  status.packets = capture_->packets();
-  status.missed_packets = capture_->missed_packets();
-  status.written_bytes = capture_->written_bytes();
-  return status;
-}
-
-void NetworkTaps::StopCapturing() {
-  if (capture_ == nullptr) return;
+template <typename File>
+void NetworkTaps::Stop(Recorder<File>* recorder) {
+  if (recorder->file == nullptr) return;
   // The taps may hold a packet for it still.
-  std::unique_ptr<tap::Capture> ended = std::move(capture_);
-  Rebuild();
+  std::unique_ptr<File> ended = std::move(recorder->file);
+  Restack();
   ended->Finish();
-  capture_ = std::move(ended);
-  last_ = StatusOfCapture();
-  last_.is_running = false;
-  capture_.reset();
-  sink_.reset();
+  recorder->last = StatusOfFile(*ended);
+  recorder->last.is_running = false;
+  ended.reset();  // before its sink
+  recorder->sink.reset();
 }
 
-CaptureStatus NetworkTaps::StopCapture() {
-  StopCapturing();
-  return last_;
+void NetworkTaps::StartRecording(RecordingKind kind, Instant now, int fd, uint64_t limit_bytes) {
+  if (kind == RecordingKind::kCapture) return Start(&capture_, now, fd, limit_bytes);
+  Start(&trace_, now, fd, limit_bytes);
+}
+
+RecordingStatus NetworkTaps::StopRecording(RecordingKind kind) {
+  if (kind == RecordingKind::kCapture) {
+    Stop(&capture_);
+  } else {
+    Stop(&trace_);
+  }
+  return StatusOf(kind);
+}
+
+RecordingStatus NetworkTaps::StatusOf(RecordingKind kind) const {
+  if (kind == RecordingKind::kCapture) {
+    return capture_.file == nullptr ? capture_.last : StatusOfFile(*capture_.file);
+  }
+  return trace_.file == nullptr ? trace_.last : StatusOfFile(*trace_.file);
 }
 
 }  // namespace verbena::softnic

@@ -1,4 +1,5 @@
-// Capture and faults between the NICs and their networks, put in and taken out while they run.
+// Capture, faults and trace between the NICs and their networks, put in and taken out while they
+// run.
 //
 // Thread: the shard's, but for the constructor.
 #pragma once
@@ -12,6 +13,7 @@
 #include "softnic/device/device.h"
 #include "transport/port/tap/capture.h"
 #include "transport/port/tap/faults.h"
+#include "transport/port/tap/trace.h"
 
 namespace verbena::softnic {
 
@@ -21,7 +23,10 @@ struct TapTarget {
   transport::PacketPort* port = nullptr;
 };
 
-struct CaptureStatus {
+// A capture writes pcapng, a trace lines of text.
+enum class RecordingKind : uint8_t { kCapture, kTrace };
+
+struct RecordingStatus {
   bool is_running = false;
   std::string error;  // why it ended by itself
   uint64_t packets = 0;
@@ -36,33 +41,45 @@ class NetworkTaps {
   ~NetworkTaps();
 
   // --- faults -----------------------------------------------------------------------------------
-  // Replaces all rules; none takes the taps out. Packets held back by the old rules are lost.
+  // Replaces all rules. Packets held back by the old ones come when they are due.
   void SetFaults(Instant now, transport::tap::FaultRules rules);
   std::string FaultReport() const { return plan_.Report(); }
   std::vector<std::string> UnfiredRules() const { return plan_.UnfiredRules(); }
 
-  // --- capture ----------------------------------------------------------------------------------
-  // Owns `fd`. One capture at a time: a running one ends.
-  void StartCapture(Instant now, int fd, uint64_t limit_bytes);
-  CaptureStatus StopCapture();
-  CaptureStatus StatusOfCapture() const;
-
-  // Attaches each NIC to its topmost tap, or to its port.
-  void Rebuild();
+  // --- recordings -------------------------------------------------------------------------------
+  // Owns `fd`. One of each kind at a time: a running one ends.
+  void StartRecording(RecordingKind kind, Instant now, int fd, uint64_t limit_bytes);
+  RecordingStatus StopRecording(RecordingKind kind);
+  RecordingStatus StatusOf(RecordingKind kind) const;
 
  private:
+  // From the network to the NIC. The fault tap stays once there were rules, as it may hold packets.
   struct Chain {
     TapTarget target;
     std::unique_ptr<transport::tap::CaptureTap> capture;
     std::unique_ptr<transport::tap::FaultTap> faults;
+    std::unique_ptr<transport::tap::TraceTap> trace;
   };
-  void StopCapturing();
+  template <typename File>
+  struct Recorder {
+    std::unique_ptr<transport::tap::FdSink> sink;
+    std::unique_ptr<File> file;  // nullptr: none is running
+    RecordingStatus last;        // of the one that ended
+  };
+
+  // Has each NIC's chain made of the taps that are wanted now, and attaches the NIC to it.
+  void Restack();
+  // Whose packets of a NIC are, for captures and traces.
+  transport::tap::PacketComment CommentOf(uint32_t nic) const;
+  template <typename File>
+  void Start(Recorder<File>* recorder, Instant now, int fd, uint64_t limit_bytes);
+  template <typename File>
+  void Stop(Recorder<File>* recorder);
 
   Device* device_;
   transport::tap::FaultPlan plan_;
-  std::unique_ptr<transport::tap::FdSink> sink_;
-  std::unique_ptr<transport::tap::Capture> capture_;
-  CaptureStatus last_;  // of the capture that ended
+  Recorder<transport::tap::Capture> capture_;
+  Recorder<transport::tap::Trace> trace_;
   std::vector<Chain> chains_;
 };
 

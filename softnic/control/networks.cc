@@ -171,13 +171,13 @@ std::string Networks::OpenLoopback(uint32_t count, const std::string& name_prefi
          "; a loaded rdma_rxe module does that, `rmmod rdma_rxe` frees it";
 }
 
-std::string OpenCaptureFile(const std::string& path, UniqueFd* out) {
+std::string OpenRecordingFile(const std::string& path, UniqueFd* out) {
   // A pipe without a reader is an error now rather than a wait.
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK;
   *out = UniqueFd(open(path.c_str(), kFlags, 0644));
   if (out->IsValid()) return "";
-  if (errno == ENXIO) return "can't capture to " + path + ": nobody reads this pipe yet";
-  return "can't capture to " + path + ": " + strerror(errno);
+  if (errno == ENXIO) return "can't record to " + path + ": nobody reads this pipe yet";
+  return "can't record to " + path + ": " + strerror(errno);
 }
 
 std::string Networks::Attach(Device* device, Shard* shard) {
@@ -190,11 +190,13 @@ std::string Networks::Attach(Device* device, Shard* shard) {
   }
   taps_ = std::make_unique<NetworkTaps>(device, std::move(targets), options_.seed);
   if (!options_.faults.rules.empty()) taps_->SetFaults(Shard::ReadClock(), options_.faults);
-  if (!options_.capture_path.empty()) {
+  for (const auto& [kind, path] : {std::pair(RecordingKind::kCapture, options_.capture_path),
+                                   std::pair(RecordingKind::kTrace, options_.trace_path)}) {
+    if (path.empty()) continue;
     UniqueFd fd;
-    std::string error = OpenCaptureFile(options_.capture_path, &fd);
+    std::string error = OpenRecordingFile(path, &fd);
     if (!error.empty()) return error;
-    taps_->StartCapture(Shard::ReadClock(), fd.Release(), /*limit_bytes=*/0);
+    taps_->StartRecording(kind, Shard::ReadClock(), fd.Release(), /*limit_bytes=*/0);
   }
   for (const auto& network : networks_) {
     if (!shard->AddNetwork(network->port.get())) {

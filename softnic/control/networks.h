@@ -30,11 +30,12 @@ struct NetworkOptions {
   transport::NetIo net_io = transport::NetIo::kEpoll;
   transport::tap::FaultRules faults;  // --faults
   std::string capture_path;           // --capture
+  std::string trace_path;             // --trace
   std::optional<uint64_t> seed;       // --seed
 };
 
-// Opens a file or pipe to capture to. Empty, or what is wrong.
-std::string OpenCaptureFile(const std::string& path, UniqueFd* out);
+// Opens a file or pipe for a capture or a trace. Empty, or what is wrong.
+std::string OpenRecordingFile(const std::string& path, UniqueFd* out);
 
 class Networks {
  public:

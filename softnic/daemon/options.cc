@@ -135,6 +135,10 @@ std::string ParseFlag(std::string_view name, std::string_view value, DaemonOptio
     out->network.capture_path = value;
     return value.empty() ? "--capture takes the name of a file" : "";
   }
+  if (name == "trace") {
+    out->network.trace_path = value;
+    return value.empty() ? "--trace takes the name of a file" : "";
+  }
   if (name == "seed") {
     uint64_t seed = 0;
     std::string error = ParseNumber(name, value, 0, UINT64_MAX, &seed);
@@ -198,8 +202,9 @@ std::string ParseOptions(int argc, const char* const* argv, DaemonOptions* out) 
     return "--wire and --nic exclude each other: --nic puts a NIC on an address of this host";
   }
   bool has_network = out->network.is_wire || !out->network.nics.empty();
-  if (!has_network && (!out->network.faults.rules.empty() || !out->network.capture_path.empty())) {
-    return "--faults and --capture need packets: add --wire=1 or --nic";
+  if (!has_network && (!out->network.faults.rules.empty() || !out->network.capture_path.empty() ||
+                       !out->network.trace_path.empty())) {
+    return "--faults, --capture and --trace need packets: add --wire=1 or --nic";
   }
   if (out->control.directory.empty()) return "--directory=DIR is needed: where to put the socket";
   return "";
@@ -217,6 +222,7 @@ std::string HelpText() {
       "  --faults=FILE         break packets by rules (docs/faults.md)\n"
       "  --seed=N              what chance in fault rules draws from\n"
       "  --capture=FILE        record all packets (pcapng)\n"
+      "  --trace=FILE          write a line about each packet\n"
       "  --net-io=KIND         what drives the sockets: epoll (default) or uring (io_uring)\n"
       "  --name-prefix=NAME    NIC k is NAMEk (default verbena)\n"
       "  --mtu=BYTES           active MTU: 256, 512, 1024, 2048 or 4096 (default)\n"

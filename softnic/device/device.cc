@@ -81,14 +81,14 @@ uint32_t Device::InjectEvent(Instant now, const std::string& name, const EventTa
                              std::string* error) {
   return impl_->core.InjectEvent(now, name, target, error);
 }
-std::string Device::DescribeOwner(uint32_t nic, Qpn qpn) const {
-  return impl_->core.DescribeOwner(nic, qpn);
+std::string Device::DescribePacket(uint32_t nic, const transport::wire::PacketAddress& address,
+                                   const transport::Pdu& pdu, bool is_sent) const {
+  return impl_->core.DescribePacket(nic, address, pdu, is_sent);
 }
-Qpn Device::FindConnectedQpn(uint32_t nic, const Gid& peer, Qpn remote) const {
-  return impl_->core.FindConnectedQpn(nic, peer, remote);
+Qpn Device::SourceQpnOf(uint32_t nic, const transport::wire::PacketAddress& address,
+                        const transport::Pdu& pdu, bool is_sent) const {
+  return impl_->core.SourceQpnOf(nic, address, pdu, is_sent);
 }
-Qpn Device::RemoteQpnOf(uint32_t nic, Qpn qpn) const { return impl_->core.RemoteQpnOf(nic, qpn); }
-bool Device::HasGid(uint32_t nic, const Gid& gid) const { return impl_->core.HasGid(nic, gid); }
 std::vector<NicStatus> Device::ListNicStatuses() const { return impl_->core.ListNicStatuses(); }
 Instant Device::PollTimeout() const { return impl_->core.PollTimeout(); }
 std::vector<ShowRow> Device::Show(ShowKind kind) const { return impl_->core.Show(kind); }

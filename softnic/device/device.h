@@ -214,12 +214,13 @@ class Device {
   std::vector<ShowRow> Show(ShowKind kind) const;
   DeviceStats Stats() const;
   std::vector<NicStatus> ListNicStatuses() const;
-  // For who looks at packets: "ib_write_bw (pid 812)" of a QP of the NIC, or empty; the QP that is
-  // connected to QP `remote` at `peer`; its counterpart. Qpn 0: none.
-  std::string DescribeOwner(uint32_t nic, Qpn qpn) const;
-  Qpn FindConnectedQpn(uint32_t nic, const Gid& peer, Qpn remote) const;
-  Qpn RemoteQpnOf(uint32_t nic, Qpn qpn) const;
-  bool HasGid(uint32_t nic, const Gid& gid) const;
+  // Whose a packet of the NIC is, e.g. "ib_write_bw (pid 812) QP 0x11 → 10.0.0.2 QP 0x12", or for
+  // multicast "group ff12::1: mckey (pid 9) QP 0x13 ← …"; never empty.
+  std::string DescribePacket(uint32_t nic, const transport::wire::PacketAddress& address,
+                             const transport::Pdu& pdu, bool is_sent) const;
+  // Who sent it: a header names it in datagrams only. 0: that can't be known.
+  Qpn SourceQpnOf(uint32_t nic, const transport::wire::PacketAddress& address,
+                  const transport::Pdu& pdu, bool is_sent) const;
 
  private:
   struct Impl;

@@ -83,13 +83,10 @@ class DeviceCore {
   void SetPortState(Instant now, uint32_t nic, bool is_up);
   void SetPortMtu(uint32_t nic, uint32_t mtu_bytes) { nics_[nic]->SetMtu(mtu_bytes); }
   std::vector<NicStatus> ListNicStatuses() const;
-  std::string DescribeOwner(uint32_t nic, Qpn qpn) const;
-  Qpn FindConnectedQpn(uint32_t nic, const Gid& peer, Qpn remote) const;
-  Qpn RemoteQpnOf(uint32_t nic, Qpn qpn) const;
-  bool HasGid(uint32_t nic, const Gid& gid) const {
-    const Nic* found = FindNic(gid);
-    return found != nullptr && found == nics_[nic].get();
-  }
+  std::string DescribePacket(uint32_t nic, const transport::wire::PacketAddress& address,
+                             const transport::Pdu& pdu, bool is_sent) const;
+  Qpn SourceQpnOf(uint32_t nic, const transport::wire::PacketAddress& address,
+                  const transport::Pdu& pdu, bool is_sent) const;
   uint32_t InjectEvent(Instant now, const std::string& name, const EventTarget& target,
                        std::string* error);
   std::vector<ShowRow> Show(ShowKind kind) const;
@@ -423,6 +420,9 @@ class DeviceCore {
   bool JoinMerge(const DeviceQp& qp, const transport::Pdu& pdu);
   void FlushMerge(Nic& nic);
   void NoteMessagePart(const transport::OpcodeInfo& info, bool is_received);
+  Qpn FindConnectedQpn(uint32_t nic, const Gid& peer, Qpn remote) const;
+  std::string DescribeOwner(uint32_t nic, Qpn qpn) const;
+  std::string DescribeGroup(uint32_t nic, const Gid& gid) const;
   void TakeMulticast(Nic& nic, const transport::Pdu& pdu);
 
   // --- gsi.cc -----------------------------------------------------------------------------------

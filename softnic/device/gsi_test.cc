@@ -185,10 +185,6 @@ TEST_P(GsiWire, AMadCrossesTheNetwork) {
   EXPECT_EQ(CountersOf(1).rx_packets, 2u);
 }
 
-TEST_P(GsiWire, IsToldFromOthersByWhoLooksAtPackets) {
-  EXPECT_NE(a->device->DescribeOwner(0, kQpnGsi), "");
-}
-
 TEST_P(GsiWire, APacketLikeAMadIsOne) {
   SendRaw(HeadersOfMad(), kMadBytes);
   EXPECT_EQ(log.mads.size(), 1u);

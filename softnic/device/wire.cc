@@ -393,36 +393,6 @@ void DeviceCore::TakeMulticast(Nic& nic, const Pdu& pdu) {
   }
 }
 
-// --- for who looks at packets --------------------------------------------------------------------
-
-std::string DeviceCore::DescribeOwner(uint32_t nic, Qpn qpn) const {
-  if (qpn == kQpnGsi) return "connection management";
-  const DeviceQp* qp = nics_[nic]->qpns.Find(qpn);
-  if (qp == nullptr) return "";
-  return qp->session->program + " (pid " + std::to_string(qp->session->pid) + ")";
-}
-
-Qpn DeviceCore::RemoteQpnOf(uint32_t nic, Qpn qpn) const {
-  const DeviceQp* qp = nics_[nic]->qpns.Find(qpn);
-  return qp != nullptr && qp->IsConnectedService() ? qp->transport->remote_qpn() : Qpn{0};
-}
-
-// Headers do not say who sent a packet of a connected service; looking for it is for captures.
-Qpn DeviceCore::FindConnectedQpn(uint32_t nic, const Gid& peer, Qpn remote) const {
-  auto is_it = [&](const DeviceQp& qp) {
-    return qp.nic == nics_[nic].get() && qp.IsConnectedService() &&
-           qp.transport->remote_qpn() == remote && qp.transport->path().dgid == peer;
-  };
-  QpRef& seen = senders_seen_[{peer, remote.value}];
-  if (const DeviceQp* qp = FindQp(seen); qp != nullptr && is_it(*qp)) return qp->qpn;
-  for (const QpSlot& slot : qp_slots_) {
-    if (slot.qp == nullptr || !is_it(*slot.qp)) continue;
-    seen = slot.qp->self;
-    return slot.qp->qpn;
-  }
-  return Qpn{0};
-}
-
 // --- the port ------------------------------------------------------------------------------------
 
 void DeviceCore::SetPortState(Instant now, uint32_t index, bool is_up) {

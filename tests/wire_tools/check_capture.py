@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks a capture of RoCEv2 packets without any of Verbena's code: every length, checksum and ICRC.
 
-    check_capture.py FILE [--json] [--packets] [--allow-damaged] [--lossless]
+    check_capture.py FILE [--json] [--packets] [--allow-damaged] [--lossless] [--comments]
 
 Reads pcapng (link types RAW and Ethernet), parses IP, UDP, BTH and the extension headers by itself,
 and prints what it found. Exit code 0: nothing wrong; 1: errors, listed; 2: no readable capture.
@@ -9,6 +9,7 @@ and prints what it found. Exit code 0: nothing wrong; 1: errors, listed; 2: no r
   --json           the summary as JSON; with --packets every packet's fields too
   --allow-damaged  packets that arrived with a wrong ICRC, and whose comment says so, are no error
   --lossless       PSNs that never arrived are an error (those never sent always are)
+  --comments       a packet whose comment does not say whose it is is an error
 
 A packet that a fault rule corrupted before it was sent (its comment says which bit) must be right
 once the bit is turned back. What a rule kept from the wire is checked as what was sent is.
@@ -51,6 +52,8 @@ RESPONSES = set(range(0x0D, 0x13))
 
 FLIPPED = re.compile(r"fault: .*?bit (\d+) flipped")
 DAMAGED = "received with a wrong ICRC"
+# Whose a packet is, here and there; nobody knows that of what can't be read.
+OWNED = re.compile(r"\S (→|←) \S|^not decoded: ")
 
 
 class BadCapture(Exception):
@@ -341,7 +344,7 @@ class Report:
         self.counts = collections.Counter()
         self.sequences = collections.defaultdict(PsnSequence)
 
-    def check(self, packet, allow_damaged):
+    def check(self, packet, allow_damaged, wants_comments):
         self.counts["packets"] += 1
         self.counts["missed"] += packet.missed
         parsed = parse_ip(packet.data, packet.link_type)
@@ -355,6 +358,8 @@ class Report:
         is_sent = packet.direction == "out"
         if packet.direction is None and packet.link_type == 101:
             raise Wrong("no direction")
+        if wants_comments and not OWNED.search(packet.comment):
+            raise Wrong("the comment does not say whose it is")
         flipped = FLIPPED.search(packet.comment)
         if len(udp) < 8 + 16:
             raise Wrong(f"{len(udp) - 8} bytes are no BTH and ICRC")
@@ -401,13 +406,13 @@ class Report:
                 "opcodes": dict(sorted(self.opcodes.items())), "errors": self.errors}
 
 
-def check_file(path, allow_damaged=False, lossless=False):
+def check_file(path, allow_damaged=False, lossless=False, comments=False):
     with open(path, "rb") as file:
         data = file.read()
     report = Report()
     for packet in packets_of(data):
         try:
-            report.check(packet, allow_damaged)
+            report.check(packet, allow_damaged, comments)
         except (Wrong, struct.error, IndexError) as wrong:
             report.errors.append(f"packet {packet.number} ({packet.interface}, {packet.direction}): "
                                  f"{wrong}" + (f" [{packet.comment}]" if packet.comment else ""))
@@ -422,9 +427,11 @@ def main():
     parser.add_argument("--packets", action="store_true")
     parser.add_argument("--allow-damaged", action="store_true")
     parser.add_argument("--lossless", action="store_true")
+    parser.add_argument("--comments", action="store_true")
     arguments = parser.parse_args()
     try:
-        report = check_file(arguments.file, arguments.allow_damaged, arguments.lossless)
+        report = check_file(arguments.file, arguments.allow_damaged, arguments.lossless,
+                            arguments.comments)
     except (OSError, BadCapture, struct.error, UnicodeDecodeError) as broken:
         print(f"{arguments.file}: {broken}", file=sys.stderr)
         return 2

@@ -68,7 +68,7 @@ class CheckCaptureTest(unittest.TestCase):
         return check_capture.check_file(path).errors
 
     def test_everything_written_is_right(self):
-        report = check_capture.check_file(self.path, lossless=True)
+        report = check_capture.check_file(self.path, lossless=True, comments=True)
         self.assertEqual(report.errors, [])
         # Every opcode of every service was there.
         self.assertEqual(len(report.opcodes), 25 + 12 + 2)
@@ -125,6 +125,15 @@ class CheckCaptureTest(unittest.TestCase):
         errors = check_capture.check_file(path).errors
         self.assertEqual(len(errors), 1)
         self.assertIn("1 PSNs left out", errors[0])
+
+    def test_the_checker_finds_a_comment_that_names_nobody(self):
+        comment = self.packets()[0].comment.encode()
+        path = self.file_of("unnamed.pcapng", lambda number: number == 1,
+                            lambda body: body.replace(comment, b"x" * len(comment)))
+        self.assertEqual(check_capture.check_file(path).errors, [])
+        errors = check_capture.check_file(path, comments=True).errors
+        self.assertEqual(len(errors), 1)
+        self.assertIn("whose it is", errors[0])
 
     def test_a_torn_file_is_refused(self):
         path = os.path.join(self.folder.name, "torn.pcapng")

@@ -201,15 +201,16 @@ int Main(const char* path) {
     return 1;
   }
   FdSink sink(fd);
-  CaptureOptions options;
+  RecordingOptions options;
   options.wall_offset = Seconds(1'700'000'000);
-  Capture capture(&sink, options,
-                  [](const wire::PacketAddress& address, const Pdu& pdu, bool is_sent) {
-                    return "write_capture (pid 1) QP 0x11 " + std::string(is_sent ? "→" : "←") +
-                           " QP " + std::to_string(pdu.dest_qpn.value);
-                  });
+  Capture capture(&sink, options);
+  const auto comment = [](const wire::PacketAddress& address, const Pdu& pdu, bool is_sent) {
+    return "write_capture (pid 1) QP 0x11 " + std::string(is_sent ? "→" : "←") + " QP " +
+           std::to_string(pdu.dest_qpn.value);
+  };
   FakePort ports[2];
-  CaptureTap taps[2] = {{&ports[0], &capture, "nic0"}, {&ports[1], &capture, "nic1"}};
+  CaptureTap taps[2] = {{&ports[0], &capture, "nic0", comment},
+                        {&ports[1], &capture, "nic1", comment}};
   FaultRules rules;
   std::string error;
   FaultPlan plan;

@@ -38,6 +38,10 @@ constexpr CommandRow kCommands[] = {
     {Command::kCapture, "capture", "capture start FILE | stop | status",
      "Record all packets of a running instance to a pcapng file.",
      "Wireshark and tshark read it; each packet's comment names process and QP."},
+    {Command::kTrace, "trace", "trace start FILE | stop | status",
+     "Write a line about each packet of a running instance to a file.",
+     "Time, NIC, direction, addresses, headers, process and QP (docs/capture.md). What fault\n"
+     "rules do to a packet is not in it: a capture has that."},
     {Command::kFault, "fault", "fault set FILE | clear | report",
      "Break packets of a running instance by rules (docs/faults.md).", ""},
     {Command::kEvent, "event", "event --nic NAME [--qpn N | --cq SESSION/HANDLE | --srqn N] EVENT",
@@ -51,6 +55,19 @@ constexpr CommandRow kCommands[] = {
     {Command::kHelp, "help", "help [COMMAND]", "This overview, or one command in detail.", ""},
 };
 
+// What commands with actions take first: the one that wants a file, and two others.
+struct ActionRow {
+  Command command;
+  std::string_view with_file;
+  std::string_view others[2];
+};
+
+constexpr ActionRow kActions[] = {
+    {Command::kCapture, "start", {"stop", "status"}},
+    {Command::kTrace, "start", {"stop", "status"}},
+    {Command::kFault, "set", {"clear", "report"}},
+};
+
 constexpr unsigned Bit(Command command) { return 1u << static_cast<unsigned>(command); }
 
 enum class OptionId {
@@ -58,6 +75,7 @@ enum class OptionId {
   kNic,
   kWire,
   kCapture,
+  kTrace,
   kFaults,
   kSeed,
   kLimit,
@@ -92,12 +110,14 @@ constexpr OptionRow kOptions[] = {
      "NICs talk RoCEv2 over UDP on loopback, even to each other; implies --private"},
     {OptionId::kCapture, "--capture", "FILE", Bit(Command::kRun),
      "record all packets (pcapng); implies --wire"},
+    {OptionId::kTrace, "--trace", "FILE", Bit(Command::kRun),
+     "write a line about each packet; implies --wire"},
     {OptionId::kFaults, "--faults", "FILE", Bit(Command::kRun),
      "break packets by rules (docs/faults.md); fails if a rule never fired; implies --wire"},
     {OptionId::kSeed, "--seed", "N", Bit(Command::kRun),
      "what chance in fault rules draws from; implies --private"},
-    {OptionId::kLimit, "--limit-mb", "N", Bit(Command::kCapture),
-     "end the capture when the file has so many megabytes"},
+    {OptionId::kLimit, "--limit-mb", "N", Bit(Command::kCapture) | Bit(Command::kTrace),
+     "end it when the file has so many megabytes"},
     {OptionId::kPrivate, "--private", "", Bit(Command::kRun),
      "an instance of its own that ends with CMD"},
     {OptionId::kDma, "--dma", "MODE", Bit(Command::kRun) | Bit(Command::kEnv),
@@ -132,6 +152,20 @@ const CommandRow* FindCommand(std::string_view name) {
 const CommandRow& RowOf(Command command) {
   return *std::find_if(std::begin(kCommands), std::end(kCommands),
                        [command](const CommandRow& row) { return row.command == command; });
+}
+
+// nullptr: the command has no actions.
+const ActionRow* ActionsOf(Command command) {
+  for (const ActionRow& row : kActions) {
+    if (row.command == command) return &row;
+  }
+  return nullptr;
+}
+
+// "start FILE, stop or status".
+std::string ActionsText(const ActionRow& row) {
+  return std::string(row.with_file) + " FILE, " + std::string(row.others[0]) + " or " +
+         std::string(row.others[1]);
 }
 
 // Some names mean something else to another command.
@@ -224,27 +258,21 @@ std::string Absolute(const std::string& path) {
 }
 
 // "capture start FILE", "fault report"...
-bool TakeAction(const std::string& word, Arguments* out, std::string* error) {
-  const bool is_capture = out->command == Command::kCapture;
-  const char* with_file = is_capture ? "start" : "set";
+bool TakeAction(const ActionRow& row, const std::string& word, Arguments* out, std::string* error) {
+  const std::string command = "`verbena " + std::string(RowOf(row.command).name);
   if (out->action.empty()) {
-    const bool is_known = word == with_file ||
-                          (is_capture && (word == "stop" || word == "status")) ||
-                          (!is_capture && (word == "clear" || word == "report"));
-    if (!is_known) {
-      *error = is_capture ? "`verbena capture` is start FILE, stop or status, not \"" + word + "\"."
-                          : "`verbena fault` is set FILE, clear or report, not \"" + word + "\".";
+    if (word != row.with_file && word != row.others[0] && word != row.others[1]) {
+      *error = command + "` is " + ActionsText(row) + ", not \"" + word + "\".";
       return false;
     }
     out->action = word;
     return true;
   }
-  if (out->action == with_file && out->file.empty()) {
+  if (out->action == row.with_file && out->file.empty()) {
     out->file = Absolute(word);
     return true;
   }
-  *error = "`verbena " + std::string(is_capture ? "capture " : "fault ") + out->action +
-           "` does not take \"" + word + "\".";
+  *error = command + " " + out->action + "` does not take \"" + word + "\".";
   return false;
 }
 
@@ -268,8 +296,13 @@ bool ApplyOption(const OptionRow& option, const std::string& value, Arguments* o
       return true;
     case OptionId::kCapture:
       out->wire = true;
-      out->has_capture = true;
+      out->records.emplace_back("capture");
       out->set.push_back("--capture=" + Absolute(value));
+      return true;
+    case OptionId::kTrace:
+      out->wire = true;
+      out->records.emplace_back("trace");
+      out->set.push_back("--trace=" + Absolute(value));
       return true;
     case OptionId::kFaults:
       out->wire = true;
@@ -342,8 +375,8 @@ bool ParseOption(const std::vector<std::string>& args, size_t* at, Arguments* ou
 }
 
 bool TakePositional(const std::string& word, Arguments* out, std::string* error) {
-  if (out->command == Command::kCapture || out->command == Command::kFault) {
-    return TakeAction(word, out, error);
+  if (const ActionRow* row = ActionsOf(out->command); row != nullptr) {
+    return TakeAction(*row, word, out, error);
   }
   if (out->command == Command::kEvent && out->event.name.empty()) {
     out->event.name = word;
@@ -384,16 +417,14 @@ bool CheckComplete(const Arguments& arguments, std::string* error) {
     *error = "--wire puts NICs on loopback, --nic on this host's network; leave one of them out.";
     return false;
   }
-  if (arguments.command == Command::kCapture || arguments.command == Command::kFault) {
-    const bool is_capture = arguments.command == Command::kCapture;
+  if (const ActionRow* row = ActionsOf(arguments.command); row != nullptr) {
+    const std::string command = "`verbena " + std::string(RowOf(row->command).name);
     if (arguments.action.empty()) {
-      *error = is_capture ? "`verbena capture` wants start FILE, stop or status."
-                          : "`verbena fault` wants set FILE, clear or report.";
+      *error = command + "` wants " + ActionsText(*row) + ".";
       return false;
     }
-    if (arguments.file.empty() && (arguments.action == "start" || arguments.action == "set")) {
-      *error = "`verbena " + std::string(is_capture ? "capture start" : "fault set") +
-               "` wants the name of a file.";
+    if (arguments.file.empty() && arguments.action == row->with_file) {
+      *error = command + " " + arguments.action + "` wants the name of a file.";
       return false;
     }
   }

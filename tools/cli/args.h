@@ -23,6 +23,7 @@ enum class Command {
   kShow,
   kDoctor,
   kCapture,
+  kTrace,
   kFault,
   kEvent,
 };
@@ -50,11 +51,11 @@ struct Arguments {
   bool foreground = false;           // --foreground
   bool json = false;                 // --json
   std::vector<std::string> set;      // --set NAME=VALUE, as verbenad's "--NAME=VALUE"
-  std::string action;                // capture, fault: start, stop, set...
-  std::string file;                  // capture start, fault set; run: --faults
+  std::string action;                // capture, trace, fault: start, stop, set...
+  std::string file;                  // capture start, trace start, fault set
   bool has_faults = false;           // run: --faults was given
-  bool has_capture = false;          // run: --capture was given
-  uint64_t limit_bytes = 0;          // capture start: --limit-mb
+  std::vector<std::string> records;  // run: "capture", "trace", as was given
+  uint64_t limit_bytes = 0;          // capture start, trace start: --limit-mb
   std::string kind;                  // show: what to list
   std::vector<std::string> program;  // run: CMD and its arguments
   EventWish event;

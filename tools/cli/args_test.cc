@@ -113,6 +113,33 @@ TEST(ArgsTest, EventsNameTheirObject) {
   EXPECT_THAT(MustFail({"event", "--nic=a", "port_err", "port_err"}), HasSubstr("does not take"));
 }
 
+TEST(ArgsTest, RecordingsAndFaultsHaveActions) {
+  for (const char* kind : {"capture", "trace"}) {
+    const Arguments start = MustParse({kind, "start", "/tmp/x", "--limit-mb=3"});
+    EXPECT_EQ(start.action, "start");
+    EXPECT_EQ(start.file, "/tmp/x");
+    EXPECT_EQ(start.limit_bytes, 3u << 20);
+    EXPECT_EQ(MustParse({kind, "stop"}).action, "stop");
+    EXPECT_EQ(MustParse({kind, "status"}).action, "status");
+    const std::string command = "`verbena " + std::string(kind);
+    EXPECT_THAT(MustFail({kind}), HasSubstr(command + "` wants start FILE, stop or status"));
+    EXPECT_THAT(MustFail({kind, "set"}), HasSubstr(command + "` is start FILE, stop or status"));
+    EXPECT_THAT(MustFail({kind, "start"}), HasSubstr(command + " start` wants the name of a file"));
+    EXPECT_THAT(MustFail({kind, "stop", "x"}), HasSubstr(command + " stop` does not take \"x\""));
+  }
+  EXPECT_EQ(MustParse({"fault", "set", "/tmp/x"}).file, "/tmp/x");
+  EXPECT_EQ(MustParse({"fault", "report"}).action, "report");
+  EXPECT_THAT(MustFail({"fault", "start"}), HasSubstr("set FILE, clear or report"));
+}
+
+TEST(ArgsTest, RunRecordsPackets) {
+  const Arguments run = MustParse({"run", "--trace=/tmp/t", "--capture", "/tmp/c", "--", "x"});
+  EXPECT_THAT(run.records, ElementsAre("trace", "capture"));
+  EXPECT_THAT(run.set, ElementsAre("--trace=/tmp/t", "--capture=/tmp/c", "--wire=1"));
+  EXPECT_TRUE(run.private_instance);
+  EXPECT_THAT(MustFail({"up", "--trace=/tmp/t"}), HasSubstr("no option --trace"));
+}
+
 TEST(ArgsTest, UnknownCommandIsNamed) {
   EXPECT_THAT(MustFail({"start"}), HasSubstr("\"start\""));
   EXPECT_THAT(MustFail({"help", "start"}), HasSubstr("\"start\""));

@@ -17,7 +17,8 @@ int Devices(const Arguments& arguments);
 int Show(const Arguments& arguments);
 int Environment(const Arguments& arguments);
 int Doctor(const Arguments& arguments);
-int Capture(const Arguments& arguments);
+// `kind`: "capture" or "trace".
+int Record(const std::string& kind, const Arguments& arguments);
 int Fault(const Arguments& arguments);
 int Event(const Arguments& arguments);
 

@@ -38,7 +38,9 @@ int Dispatch(const Arguments& arguments) {
     case Command::kDoctor:
       return Doctor(arguments);
     case Command::kCapture:
-      return Capture(arguments);
+      return Record("capture", arguments);
+    case Command::kTrace:
+      return Record("trace", arguments);
     case Command::kFault:
       return Fault(arguments);
     case Command::kEvent:

@@ -1,4 +1,5 @@
-// `verbena capture` and `verbena fault`: a running instance's packets recorded, or broken by rules.
+// `verbena capture`, `verbena trace`, `verbena fault`: a running instance's packets recorded, or
+// broken by rules.
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -24,9 +25,9 @@ bool Ask(const json::object& request, json::object* reply) {
 
 }  // namespace
 
-int Capture(const Arguments& arguments) {
+int Record(const std::string& kind, const Arguments& arguments) {
   json::object reply;
-  if (!Ask({{"op", "capture"},
+  if (!Ask({{"op", kind},
             {"action", arguments.action},
             {"file", arguments.file},
             {"limit_bytes", arguments.limit_bytes}},
@@ -39,14 +40,16 @@ int Capture(const Arguments& arguments) {
   const bool is_running = running != nullptr && running->is_bool() && running->get_bool();
   const std::string error = FieldText(reply, "failure", "");
   if (arguments.action == "start") {
-    std::printf("Capturing to %s; `verbena capture stop` ends it.\n", arguments.file.c_str());
+    std::printf("The %s goes to %s; `verbena %s stop` ends it.\n", kind.c_str(),
+                arguments.file.c_str(), kind.c_str());
+  } else if (is_running) {
+    std::printf("A %s is running: %s.\n", kind.c_str(), counts.c_str());
   } else {
-    std::printf("%s: %s.\n", is_running ? "Capturing" : "No capture is running; the last one",
-                counts.c_str());
+    std::printf("No %s is running; the last one: %s.\n", kind.c_str(), counts.c_str());
   }
   const double missed = FieldNumber(reply, "missed_packets");
   if (missed > 0) std::printf("%.0f packets are missing: the reader was too slow.\n", missed);
-  if (!error.empty()) return Fail("the capture ended by itself: " + error + ".");
+  if (!error.empty()) return Fail("the " + kind + " ended by itself: " + error + ".");
   return kExitOk;
 }
 

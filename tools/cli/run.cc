@@ -87,18 +87,18 @@ class Instance {
   std::optional<Guardian> guardian_;  // destroyed after the destructor's body has cleaned up
 };
 
-// A capture that is not whole must not be taken for one: a disk may be full.
-int EndCapture(const std::string& directory, int code) {
+// A capture or trace that is not whole must not be taken for one: a disk may be full.
+int EndRecording(const std::string& kind, const std::string& directory, int code) {
   json::object reply;
   std::string error;
-  const json::object request = {{"op", "capture"}, {"action", "stop"}};
+  const json::object request = {{"op", kind}, {"action", "stop"}};
   if (AskInstance(directory, request, &reply, &error) == AskResult::kOk) {
     error = FieldText(reply, "failure", "");
     if (error.empty()) return code;
   } else if (error.empty()) {
     error = "the instance ended";
   }
-  return Fail("the capture is not whole: " + error + ".", code != 0 ? code : kExitFailed);
+  return Fail("the " + kind + " is not whole: " + error + ".", code != 0 ? code : kExitFailed);
 }
 
 // A rule that never fired means that the run did not test what it was meant to.
@@ -168,7 +168,9 @@ int RunProgram(const Arguments& arguments) {
       child.environment.emplace_back("VERBENA_AUTOSTART", "0");
     }
     code = RunChild(child, &error);
-    if (arguments.has_capture && error.empty()) code = EndCapture(instance.directory(), code);
+    for (const std::string& kind : arguments.records) {
+      if (error.empty()) code = EndRecording(kind, instance.directory(), code);
+    }
     if (arguments.has_faults && error.empty()) code = JudgeFaults(instance.directory(), code);
   }
   if (!error.empty()) Fail(error);

@@ -2,7 +2,7 @@
 //
 // Behind it: sockets with epoll (transport/port/epoll) or io_uring (transport/port/uring), or a
 // network in virtual time (transport/port/sim). Taps (transport/port/tap) are ports over another
-// port: capture and faults.
+// port: capture, faults and trace.
 //
 // Thread: one, the shard's.
 #pragma once

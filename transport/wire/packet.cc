@@ -1,5 +1,7 @@
 #include "transport/wire/packet.h"
 
+#include <arpa/inet.h>
+
 #include <array>
 #include <cinttypes>
 #include <cstdarg>
@@ -373,6 +375,16 @@ std::string Describe(const Pdu& pdu) {
   Describer describer{pdu, text};
   if (info != nullptr) VisitExtensions(pdu.service, *info, describer);
   if (pdu.payload.length != 0) Append(text, "; %u bytes", pdu.payload.length);
+  return text;
+}
+
+std::string AddressText(const Gid& gid) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (gid.IsIpv4Mapped()) {
+    inet_ntop(AF_INET, gid.raw.data() + 12, text, sizeof text);
+  } else {
+    inet_ntop(AF_INET6, gid.raw.data(), text, sizeof text);
+  }
   return text;
 }
 

@@ -48,5 +48,7 @@ DecodeError Decode(const std::byte* bytes, uint32_t length, Pdu* out);
 
 // One line: opcode, QPs, PSN and what its headers say. For traces, captures and fault reports.
 std::string Describe(const Pdu& pdu);
+// "10.0.0.2" or "fe80::1".
+std::string AddressText(const Gid& gid);
 
 }  // namespace verbena::transport::wire

@@ -483,5 +483,13 @@ TEST(PacketTest, EveryErrorHasAName) {
   EXPECT_STREQ(NameOf(static_cast<DecodeError>(99)), "unknown");
 }
 
+TEST(AddressText, OfBothFamilies) {
+  Gid v6;
+  v6.raw = {0xfe, 0x80};
+  v6.raw[15] = 1;
+  EXPECT_EQ(AddressText(v6), "fe80::1");
+  EXPECT_EQ(AddressText(Gid::FromIpv4(0x0a00'0002)), "10.0.0.2");
+}
+
 }  // namespace
 }  // namespace verbena::transport::wire

@@ -2,15 +2,15 @@
 
 import json
 import os
-import pathlib
 import pwd
+import re
 import resource
 import shutil
 import signal
 import socket
 
-from harness import (STAGE, Spec, check, children, clean_environment, free_port, is_listening,
-                     wait_for)
+from harness import (PYTHON, ROOT, STAGE, Spec, check, children, clean_environment, free_port,
+                     is_listening, wait_for)
 
 VERBENA = STAGE / "bin" / "verbena"
 
@@ -210,22 +210,137 @@ def full_disk_ends_no_capture_quietly(case):
     check("disk is full" in process.err, f"said: {process.err}")
 
 
+CHECK_CAPTURE = ROOT / "tests" / "wire_tools" / "check_capture.py"
+
+
+def pingpong(tool="ibv_rc_pingpong", options="-n 100"):
+    """A shell's words for a server and a client on two NICs."""
+    port = free_port()
+    common = f"{tool} -g 1 -p {port} {options}"
+    return (f"{{ {common} -d verbena0 >/dev/null & server=$!; "
+            f"until grep -qi ':{port:04X} .* 0A ' /proc/net/tcp /proc/net/tcp6; do :; done; "
+            f"{common} -d verbena1 localhost >/dev/null && wait $server; }}")
+
+
 def captures_of_a_run_and_of_an_instance(case):
-    pair = ("ibv_rc_pingpong -d verbena0 -g 1 -n 100 >/dev/null & "
-            "until ibv_rc_pingpong -d verbena1 -g 1 -n 100 localhost >/dev/null 2>&1; do :; done; wait")
     file = case.dir / "run.pcapng"
-    case.run([VERBENA, "run", "--nics", "2", "--capture", file, "--", "sh", "-c", pair], 30,
+    case.run([VERBENA, "run", "--nics", "2", "--capture", file, "--", "sh", "-c", pingpong()], 30,
              env=shared_env(case))
-    check_capture = pathlib.Path(__file__).resolve().parents[2] / "wire_tools" / "check_capture.py"
-    case.run(["/usr/bin/python3", check_capture, file], 20)
+    case.run([PYTHON, CHECK_CAPTURE, file, "--comments"], 20)
     check(file.stat().st_size > 100 * 1024, f"{file.stat().st_size} bytes")
     file = case.dir / "instance.pcapng"
-    script = (f"{VERBENA} capture start {file} && {{ {pair}; }} && {VERBENA} capture status && "
+    script = (f"{VERBENA} capture start {file} && {pingpong()} && {VERBENA} capture status && "
               f"{VERBENA} capture stop && {VERBENA} capture status")
     process = case.run([VERBENA, "run", "--nics", "2", "--wire", "--", "sh", "-c", script], 30,
                        env=shared_env(case))
-    check("Capturing: " in process.out and "No capture is running" in process.out, process.out)
-    case.run(["/usr/bin/python3", check_capture, file], 20)
+    check("A capture is running: " in process.out and "No capture is running" in process.out,
+          process.out)
+    case.run([PYTHON, CHECK_CAPTURE, file, "--comments"], 20)
+
+
+def captured_multicast_names_its_members(case):
+    instance = case.instance(flags=["--wire=1"])
+    env, group = instance.env(), "239.7.7.7"
+    sender, receiver = (nic["ipv4"] for nic in instance.status()["nics"])
+    file = case.dir / "multicast.pcapng"
+    case.run([VERBENA, "capture", "start", file], 10, env=env)
+    member = case.spawn(["stdbuf", "-oL", "mckey", "-m", group, "-b", receiver], env=env)
+    member.wait_for_output("receiving data", 10)
+    case.run(["mckey", "-m", group, "-b", sender, "-s"], 20, env=env)
+    member.expect_exit(20)
+    case.run([VERBENA, "capture", "stop"], 10, env=env)
+    found = json.loads(
+        case.run([PYTHON, CHECK_CAPTURE, file, "--comments", "--json", "--packets"], 20).out)
+    comments = [packet["comment"] for packet in found["packets"] if packet["dst"] == group
+                and (packet["interface"], packet["direction"]) == ("verbena1", "in")]
+    check(len(comments) == 10, f"{len(comments)} packets of the group, not 10")
+    wanted = f"group {group}: mckey (pid {member.pid}) QP 0x"
+    check(all(comment.startswith(wanted) for comment in comments), f"said: {comments}")
+
+
+TRACE_LINE = re.compile(
+    r"\d+\.\d{9} verbena[01] (in|out) 127\.\S+ > 127\.\S+ RC [A-Z_]+ to QP 0x[0-9a-f]{6} PSN \d+.* "
+    r"\((ibv_rc_pingpong \(pid \d+\) QP 0x[0-9a-f]+|a QP that is gone|QP 0x[0-9a-f]+ \(nobody's\))"
+    r" (→|←) 127\.\S+( QP 0x[0-9a-f]+)?\)")
+
+
+def check_trace(file):
+    lines = file.read_text().splitlines()
+    check(len(lines) >= 800, f"{len(lines)} lines")  # 100 messages of 1 packet or more, each way
+    for line in lines:
+        check(TRACE_LINE.fullmatch(line), f"no line of a trace: {line}")
+    for way in ("verbena0 out", "verbena0 in", "verbena1 out", "verbena1 in"):
+        check(any(f" {way} " in line and "ibv_rc_pingpong" in line for line in lines),
+              f"no packet {way} is ibv_rc_pingpong's")
+
+
+def traces_of_a_run_and_of_an_instance(case):
+    file = case.dir / "run.txt"
+    case.run([VERBENA, "run", "--nics", "2", "--trace", file, "--", "sh", "-c", pingpong()], 30,
+             env=shared_env(case))
+    check_trace(file)
+    file = case.dir / "instance.txt"
+    script = (f"{VERBENA} trace start {file} && {pingpong()} && {VERBENA} trace status && "
+              f"{VERBENA} trace stop && {VERBENA} trace status")
+    process = case.run([VERBENA, "run", "--nics", "2", "--wire", "--", "sh", "-c", script], 30,
+                       env=shared_env(case))
+    check("A trace is running: " in process.out and "No trace is running" in process.out,
+          process.out)
+    check_trace(file)
+    full = case.spawn([VERBENA, "run", "--trace", "/dev/full", "--nics", "2", "--", "sh", "-c",
+                       pingpong()], env=shared_env(case))
+    check(full.wait(30) == 1 and "the disk is full" in full.err, f"an empty one passed: {full.err}")
+
+
+def rules_file(case, text):
+    file = case.dir / "rules.txt"
+    file.write_text(text)
+    return file
+
+
+def rules_that_never_fire_fail_the_run(case):
+    rule = "drop name=never opcode=atomic"
+    for command, code in (("true", 3), (pingpong(), 3), ("exit 7", 7)):
+        rules = rules_file(case, f"# nothing here is atomic\n{rule}\n")
+        run = case.spawn([VERBENA, "run", "--nics", "2", "--faults", rules, "--", "sh", "-c",
+                          command], env=shared_env(case))
+        check(run.wait(30) == code, f"'{command}' ended with {run.popen.returncode}, not {code}")
+        check(f"this fault rule never fired: line 2: {rule}" in run.err, f"said: {run.err}")
+    rules = rules_file(case, "delay for=10us opcode=send nth=1\n")
+    for command, code in ((pingpong(), 0), (f"{pingpong()}; exit 7", 7)):
+        run = case.run([VERBENA, "run", "--nics", "2", "--faults", rules, "--", "sh", "-c",
+                        command], 30, code, env=shared_env(case))
+        check("never fired" not in run.err, f"said: {run.err}")
+
+
+def faults_of_a_running_instance(case):
+    env = case.instance(flags=["--wire=1"]).env()
+    fault = lambda *words: case.run([VERBENA, "fault", *words], 10, env=env).out  # noqa: E731
+    check(fault("report") == "No fault rules.\n", "there are rules from the start")
+    rules = rules_file(case, "seed 5\ndelay for=10us opcode=send_only nth=3\n")
+    line = "line 2: delay for=10us opcode=send_only nth=3: matched {}, fired {}"
+    check(line.format(0, 0) in fault("set", rules), "the rules set are not told")
+    case.run(["sh", "-c", pingpong(options="-n 100 -s 64")], 20, env=env)
+    report = fault("report")
+    check("seed 5\n" in report and report.rstrip().endswith(", fired 1"), f"reported: {report}")
+    bad = case.spawn([VERBENA, "fault", "set", rules_file(case, "dorp\n")], env=env)
+    check(bad.wait(10) == 1 and "dorp" in bad.err, f"said: {bad.err}")
+    check(fault("report") == report, "wrong rules replaced the others")
+    check(fault("clear") == "No fault rules.\n", "some rules are left")
+
+
+def equal_seeds_report_equally(case):
+    """Datagrams are never sent again, so that a pingpong of 200 is as many packets in each run."""
+    rules = rules_file(case, "delay for=1us nic=verbena0 dir=out service=ud percent=30\n")
+    def report(seed):
+        pair = pingpong("ibv_ud_pingpong", "-n 200")
+        run = case.run([VERBENA, "run", "--nics", "2", "--faults", rules, "--seed", str(seed), "--",
+                        "sh", "-c", f"{pair} && {VERBENA} fault report"], 30,
+                       env=shared_env(case))
+        check(f"seed {seed}\n" in run.out and "matched 200, fired " in run.out, f"said: {run.out}")
+        return run.out[run.out.index("line 1"):]
+    check(report(7) == report(7), "a seed does not repeat itself")
+    check(report(7) != report(8), "what is drawn does not depend on the seed")
 
 
 def wrong_usage_is_explained(case):
@@ -353,6 +468,11 @@ def cases(thorough):
         Spec("nonsense in the environment is explained", nonsense_in_the_environment_is_explained),
         Spec("a full disk ends no capture quietly", full_disk_ends_no_capture_quietly),
         Spec("captures of a run, and of an instance", captures_of_a_run_and_of_an_instance, 90),
+        Spec("captured multicast names its members", captured_multicast_names_its_members, 60),
+        Spec("traces of a run, and of an instance", traces_of_a_run_and_of_an_instance, 90),
+        Spec("fault rules that never fire fail the run", rules_that_never_fire_fail_the_run, 90),
+        Spec("fault rules of a running instance", faults_of_a_running_instance, 60),
+        Spec("equal seeds report equally", equal_seeds_report_equally, 90),
         Spec("a backend that cannot be had is refused", forced_backend_that_is_missing),
         Spec("unprivileged user", unprivileged_user, 60),
         Spec("another user's instance is closed", others_instance_is_refused),

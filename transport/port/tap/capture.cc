@@ -1,108 +1,42 @@
 #include "transport/port/tap/capture.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "transport/wire/icrc.h"
 
 namespace verbena::transport::tap {
-namespace {
-
-// From so many bytes on it is worth a system call.
-constexpr uint32_t kBlockBytes = 256u << 10;
-
-std::string ErrorText(int error) {
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-      return "the disk is full; free some space, or capture with a size limit";
-    case EFBIG:
-      return "the file reached the size this process may write (ulimit -f)";
-    case EPIPE:
-      return "whoever read it has closed the pipe";
-    default:
-      return std::strerror(error);
-  }
+Capture::Capture(CaptureSink* sink, RecordingOptions options, std::string_view application)
+    : Recording(sink, "capture", options), buffer_(options.buffer_bytes) {
+  buffer_.AddSectionHeader(application);
+  CountAccepted(buffer_.size());
 }
 
-}  // namespace
-
-Capture::Capture(CaptureSink* sink, CaptureOptions options, PacketComment comment)
-    : sink_(sink),
-      options_(std::move(options)),
-      comment_(std::move(comment)),
-      buffer_(options_.buffer_bytes) {
-  buffer_.AddSectionHeader(options_.application);
-  accepted_bytes_ = buffer_.size();
-}
-
-uint32_t Capture::AddInterface(std::string_view name, std::string_view description) {
-  if (state_ == State::kRunning) {
+uint32_t Capture::AddInterface(std::string_view name, PacketComment comment) {
+  if (state() == State::kRunning) {
     // Its number is its place in the file: it may not get lost as packets may, however slow the
     // reader. Interfaces are few and small, the buffer's memory grows if it has to.
     const uint32_t before = buffer_.size();
-    buffer_.AddInterface(name, description);
-    accepted_bytes_ += buffer_.size() - before;
+    buffer_.AddInterface(name, {});
+    CountAccepted(buffer_.size() - before);
   }
-  return interfaces_++;
-}
-
-void Capture::Fail(int error) {
-  state_ = State::kFailed;
-  flush_due_ = Instant::Never();
-  error_ = "capture stopped after " + std::to_string(packets_) + " packets: " + ErrorText(error);
-  sink_->Unwrite(buffer_.TornBytes());
-}
-
-void Capture::Write() {
-  while (buffer_.size() > 0) {
-    const int64_t count = sink_->Write(buffer_.data(), buffer_.size());
-    if (count < 0) return Fail(static_cast<int>(-count));
-    written_bytes_ += static_cast<uint64_t>(count);
-    buffer_.Take(static_cast<uint32_t>(count));
-    if (count == 0) return;
-  }
-  flush_due_ = Instant::Never();
-}
-
-void Capture::OnTimeout(Instant now) {
-  if (now < flush_due_) return;
-  Write();
-  // A slow reader is asked again then.
-  if (state_ != State::kFailed && buffer_.size() > 0) flush_due_ = now + options_.flush_after;
-}
-
-void Capture::Finish() {
-  if (state_ == State::kRunning) state_ = State::kFinished;
-  if (state_ != State::kFailed) Write();
-  flush_due_ = Instant::Never();
+  comments_.push_back(std::move(comment));
+  return static_cast<uint32_t>(comments_.size() - 1);
 }
 
 // False: this packet is not captured.
-bool Capture::TakeRoom(uint32_t length) {
-  if (state_ != State::kRunning) return false;
-  if (options_.limit_bytes != 0 &&
-      accepted_bytes_ + length + kPacketOverheadBytesMax > options_.limit_bytes) {
-    state_ = State::kLimitReached;
-    Write();
-    return false;
-  }
-  if (!buffer_.HasRoom()) Write();
-  if (state_ != State::kRunning) return false;
-  if (length > kUdpPayloadBytesMax || !buffer_.HasRoom()) {
-    ++missed_packets_;
-    ++missed_since_;
-    return false;
-  }
-  return true;
+bool Capture::TakesPacket(uint32_t length) {
+  if (!TakeRoom(length + kPacketOverheadBytesMax)) return false;
+  if (length <= kUdpPayloadBytesMax) return true;
+  Miss();
+  return false;
 }
 
 void Capture::OnSent(Instant now, uint32_t interface, const OutPacket& packet,
                      std::string_view note) {
   const uint32_t length = packet.length + wire::kIcrcBytes;
-  if (!TakeRoom(length)) return;
+  if (!TakesPacket(length)) return;
   std::byte* payload = buffer_.PacketRoom(packet.address, length);
   std::memcpy(payload, packet.bytes, packet.length);
   wire::StoreIcrc(wire::ComputeIcrc(packet.address, 0, payload, packet.length),
@@ -120,7 +54,7 @@ void Capture::OnSent(Instant now, uint32_t interface, const OutPacket& packet,
 
 void Capture::OnReceived(Instant now, uint32_t interface, const InPacket& packet,
                          std::string_view note) {
-  if (!TakeRoom(packet.length)) return;
+  if (!TakesPacket(packet.length)) return;
   std::byte* payload = buffer_.PacketRoom(packet.address, packet.length);
   if (packet.length != 0) std::memcpy(payload, packet.bytes, packet.length);
   PacketRecord record;
@@ -154,8 +88,8 @@ void Capture::Record(Instant now, PacketRecord record, uint32_t length, const st
   const wire::DecodeError wrong = wire::Decode(payload, length, &pdu);
   if (wrong != wire::DecodeError::kNone) {
     text_.append("not decoded: ").append(wire::NameOf(wrong));
-  } else if (comment_) {
-    text_ = comment_(record.address, pdu, record.is_sent);
+  } else if (const PacketComment& comment = comments_[record.interface]) {
+    text_ = comment(record.address, pdu, record.is_sent);
   }
   for (std::string_view more : {icrc_note, note}) {
     if (more.empty()) continue;
@@ -167,15 +101,15 @@ void Capture::Record(Instant now, PacketRecord record, uint32_t length, const st
   }
   record.comment = text_;
   record.wall_ns = static_cast<uint64_t>((now + options_.wall_offset).ns);
-  record.missed = std::exchange(missed_since_, 0);
-  accepted_bytes_ += buffer_.AddPacket(record, length);
-  ++packets_;
-  if (flush_due_.IsNever()) flush_due_ = now + options_.flush_after;
-  if (buffer_.size() >= kBlockBytes) Write();
+  record.missed = TakeMissed();
+  OnAdded(now, buffer_.AddPacket(record, length));
 }
 
-CaptureTap::CaptureTap(PacketPort* inner, Capture* capture, std::string_view nic)
-    : TapPort(inner), capture_(capture), interface_(capture->AddInterface(nic)) {}
+CaptureTap::CaptureTap(PacketPort* inner, Capture* capture, std::string_view nic,
+                       PacketComment comment)
+    : TapPort(inner),
+      capture_(capture),
+      interface_(capture->AddInterface(nic, std::move(comment))) {}
 
 void CaptureTap::WritePending() {
   if (!std::exchange(has_pending_, false)) return;

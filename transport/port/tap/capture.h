@@ -4,83 +4,41 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/base/instant.h"
-#include "transport/port/tap/capture_sink.h"
 #include "transport/port/tap/pcapng.h"
+#include "transport/port/tap/recording.h"
 #include "transport/port/tap/tap_port.h"
 
 namespace verbena::transport::tap {
 
-// Says whose a packet is, e.g. "ib_write_bw (pid 812) QP 0x11 → 10.0.0.2 QP 0x12".
-using PacketComment =
-    std::function<std::string(const wire::PacketAddress&, const Pdu&, bool is_sent)>;
-
-struct CaptureOptions {
-  std::string application = "Verbena";
-  uint64_t limit_bytes = 0;  // of the file; 0: none
-  Duration wall_offset{0};  // wall-clock time since 1970 minus the Instants the port is called with
-  Duration flush_after = Milliseconds(200);  // a packet waits so long at most for its block to fill
-  uint32_t buffer_bytes = 1u << 20;
-};
-
-class Capture {
+class Capture final : public Recording {
  public:
-  enum class State : uint8_t {
-    kRunning,
-    kLimitReached,
-    kFinished,
-    kFailed,  // error() says why
-  };
-
-  // `sink` outlives the capture.
-  Capture(CaptureSink* sink, CaptureOptions options, PacketComment comment);
+  Capture(CaptureSink* sink, RecordingOptions options, std::string_view application = "Verbena");
   ~Capture() { Finish(); }
-  Capture(const Capture&) = delete;
-  Capture& operator=(const Capture&) = delete;
 
-  // Its number for the calls below.
-  uint32_t AddInterface(std::string_view name, std::string_view description = {});
+  // Its number for the calls below. `comment` of its packets; none: no comment.
+  uint32_t AddInterface(std::string_view name, PacketComment comment);
   // `note` is what a fault tap says of the packet; empty: nothing.
   void OnSent(Instant now, uint32_t interface, const OutPacket& packet, std::string_view note);
   void OnReceived(Instant now, uint32_t interface, const InPacket& packet, std::string_view note);
 
-  Instant PollTimeout() const { return flush_due_; }
-  void OnTimeout(Instant now);
-  // Writes what it can without waiting, and ends.
-  void Finish();
-
-  State state() const { return state_; }
-  const std::string& error() const { return error_; }
-  uint64_t packets() const { return packets_; }
-  // Packets not in the file, because its reader was too slow.
-  uint64_t missed_packets() const { return missed_packets_; }
-  uint64_t written_bytes() const { return written_bytes_; }
-
  private:
-  bool TakeRoom(uint32_t length);
+  const std::byte* data() const override { return buffer_.data(); }
+  uint32_t size() const override { return buffer_.size(); }
+  bool HasRoom() const override { return buffer_.HasRoom(); }
+  void Take(uint32_t count) override { buffer_.Take(count); }
+  uint32_t TornBytes() const override { return buffer_.TornBytes(); }
+  bool TakesPacket(uint32_t length);
   void Record(Instant now, PacketRecord record, uint32_t length, const std::byte* payload,
               std::string_view note, std::string_view icrc_note);
-  void Write();
-  void Fail(int error);
 
-  CaptureSink* sink_;
-  CaptureOptions options_;
-  PacketComment comment_;
+  std::vector<PacketComment> comments_;  // by interface
   PcapngBuffer buffer_;
-  State state_ = State::kRunning;
-  std::string error_;
   std::string text_;  // the packet's comment; keeps its memory
-  Instant flush_due_ = Instant::Never();
-  uint32_t interfaces_ = 0;
-  uint64_t packets_ = 0;
-  uint64_t missed_packets_ = 0;
-  uint64_t missed_since_ = 0;
-  uint64_t accepted_bytes_ = 0;  // given to the buffer
-  uint64_t written_bytes_ = 0;
 };
 
 // Records every packet that passes. Directly over the NIC's port, below a fault tap, whose
@@ -89,7 +47,7 @@ class Capture {
 class CaptureTap : public TapPort, public FaultNotes {
  public:
   // `capture` outlives the tap.
-  CaptureTap(PacketPort* inner, Capture* capture, std::string_view nic);
+  CaptureTap(PacketPort* inner, Capture* capture, std::string_view nic, PacketComment comment);
   ~CaptureTap() override { WritePending(); }
 
   bool Send(Instant now, const OutPacket& packet) override;

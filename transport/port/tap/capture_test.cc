@@ -11,31 +11,12 @@
 #include <cstring>
 
 #include "transport/port/tap/fake_port.h"
-#include "transport/port/tap/trace.h"
+#include "transport/port/tap/fake_sink.h"
 
 namespace verbena::transport::tap {
 namespace {
 
 constexpr uint32_t kEnhancedPacketBlock = 6;
-
-// Keeps what it is given; takes and fails as told.
-class FakeSink : public CaptureSink {
- public:
-  int64_t Write(const std::byte* from, uint32_t length) override {
-    ++writes;
-    if (bytes.size() >= fails_after) return -ENOSPC;
-    uint64_t count = std::min<uint64_t>({length, room, fails_after - bytes.size()});
-    bytes.insert(bytes.end(), from, from + count);
-    room -= count;
-    return static_cast<int64_t>(count);
-  }
-  void Unwrite(uint32_t length) override { bytes.erase(bytes.end() - length, bytes.end()); }
-
-  std::vector<std::byte> bytes;
-  uint64_t room = ~0ull;
-  uint64_t fails_after = ~0ull;
-  uint32_t writes = 0;
-};
 
 uint32_t Word(const std::vector<std::byte>& bytes, size_t at) {
   uint32_t word = 0;
@@ -109,8 +90,8 @@ class CaptureTest : public testing::Test {
 };
 
 TEST_F(CaptureTest, WritesInBigBlocksAndWhatIsLeftInTime) {
-  Capture capture(&sink_, {}, Comment);
-  CaptureTap tap(&port_, &capture, "v0");
+  Capture capture(&sink_, {});
+  CaptureTap tap(&port_, &capture, "v0", Comment);
   EXPECT_TRUE(tap.Send(Instant{1000}, Out()));
   EXPECT_EQ(sink_.writes, 0u);
   EXPECT_EQ(tap.PollTimeout(), Instant{1000} + Milliseconds(200));
@@ -128,16 +109,16 @@ TEST_F(CaptureTest, WritesInBigBlocksAndWhatIsLeftInTime) {
 }
 
 TEST_F(CaptureTest, HeadersAreAskedForWhateverTheNicNeeds) {
-  Capture capture(&sink_, {}, Comment);
-  CaptureTap tap(&port_, &capture, "v0");
+  Capture capture(&sink_, {});
+  CaptureTap tap(&port_, &capture, "v0", Comment);
   tap.WantGrh(false);
   EXPECT_TRUE(port_.wants_grh);
   capture.Finish();
 }
 
 TEST_F(CaptureTest, OnlyWhatThePortTookIsSent) {
-  Capture capture(&sink_, {}, Comment);
-  CaptureTap tap(&port_, &capture, "v0");
+  Capture capture(&sink_, {});
+  CaptureTap tap(&port_, &capture, "v0", Comment);
   port_.room = 1;
   EXPECT_TRUE(tap.Send(Instant{}, Out()));
   tap.NoteNextSent("of the refused one");
@@ -150,8 +131,8 @@ TEST_F(CaptureTest, OnlyWhatThePortTookIsSent) {
 }
 
 TEST_F(CaptureTest, AReceivedPacketIsWrittenOnceItsFateIsKnown) {
-  Capture capture(&sink_, {}, Comment);
-  CaptureTap tap(&port_, &capture, "v0");
+  Capture capture(&sink_, {});
+  CaptureTap tap(&port_, &capture, "v0", Comment);
   for (int i = 0; i < 2; ++i) port_.arrivals.push_back(MakeArrival(pdu_, 100, address_, 4711));
   InPacket in;
   ASSERT_TRUE(tap.Receive(Instant{}, &in));
@@ -168,8 +149,8 @@ TEST_F(CaptureTest, AReceivedPacketIsWrittenOnceItsFateIsKnown) {
 }
 
 TEST_F(CaptureTest, HostilePacketsAreWrittenAsTheyAre) {
-  Capture capture(&sink_, {}, Comment);
-  CaptureTap tap(&port_, &capture, "v0");
+  Capture capture(&sink_, {});
+  CaptureTap tap(&port_, &capture, "v0", Comment);
   for (uint32_t length : {0u, 1u, 3u, 4u, 15u, 16u, 5000u, 65'507u, 65'508u}) {
     port_.arrivals.push_back({address_, std::vector<std::byte>(length, std::byte{0xff}), 0});
   }
@@ -188,8 +169,8 @@ TEST_F(CaptureTest, AFullDiskEndsTheCaptureWithWholeBlocks) {
   for (uint64_t room : {0, 1, 100, 300, 301, 5'000, 300'000}) {
     FakeSink sink;
     sink.fails_after = room;
-    Capture capture(&sink, {}, Comment);
-    CaptureTap tap(&port_, &capture, "v0");
+    Capture capture(&sink, {});
+    CaptureTap tap(&port_, &capture, "v0", Comment);
     for (int i = 0; i < 2'000; ++i) EXPECT_TRUE(tap.Send(Instant{}, Out())) << "the NIC goes on";
     tap.OnTimeout(Instant{Seconds(1).ns});
     EXPECT_EQ(capture.state(), Capture::State::kFailed);
@@ -207,8 +188,8 @@ TEST_F(CaptureTest, AFullDiskEndsTheCaptureWithWholeBlocks) {
 }
 
 TEST_F(CaptureTest, ASlowReaderCostsPacketsThatAreCounted) {
-  Capture capture(&sink_, {}, Comment);
-  CaptureTap tap(&port_, &capture, "v0");
+  Capture capture(&sink_, {});
+  CaptureTap tap(&port_, &capture, "v0", Comment);
   sink_.room = 1'001;
   const int sent = 10'000;
   for (int i = 0; i < sent; ++i) EXPECT_TRUE(tap.Send(Instant{}, Out()));
@@ -230,10 +211,10 @@ TEST_F(CaptureTest, ASlowReaderCostsPacketsThatAreCounted) {
 }
 
 TEST_F(CaptureTest, TheSizeLimitIsKept) {
-  CaptureOptions options;
+  RecordingOptions options;
   options.limit_bytes = 50'000;
-  Capture capture(&sink_, options, Comment);
-  CaptureTap tap(&port_, &capture, "v0");
+  Capture capture(&sink_, options);
+  CaptureTap tap(&port_, &capture, "v0", Comment);
   for (int i = 0; i < 1'000; ++i) EXPECT_TRUE(tap.Send(Instant{}, Out()));
   EXPECT_EQ(capture.state(), Capture::State::kLimitReached);
   EXPECT_LE(sink_.bytes.size(), 50'000u);
@@ -243,10 +224,10 @@ TEST_F(CaptureTest, TheSizeLimitIsKept) {
 }
 
 TEST_F(CaptureTest, CommentsAreCutButNotWhatWasDone) {
-  Capture capture(&sink_, {}, [](const wire::PacketAddress&, const Pdu&, bool) {
-    return std::string(5'000, 'x');
-  });
-  CaptureTap tap(&port_, &capture, std::string(5'000, 'n'));
+  Capture capture(&sink_, {});
+  CaptureTap tap(
+      &port_, &capture, std::string(5'000, 'n'),
+      [](const wire::PacketAddress&, const Pdu&, bool) { return std::string(5'000, 'x'); });
   tap.NoteNextSent("fault: bit 3 flipped (line 1)");
   OutPacket out = Out();
   out.corrupt_bit = 3;
@@ -339,29 +320,16 @@ TEST_F(FdSinkTest, DeviceThatIsFull) {
   EXPECT_EQ(sink.Write(&byte, 1), -ENOSPC);
 }
 
-TEST_F(CaptureTest, TraceTellsEachPacket) {
-  std::vector<std::string> lines;
-  TraceTap tap(&port_, "v0", [&lines](std::string_view line) { lines.emplace_back(line); });
-  EXPECT_TRUE(tap.Send(Instant{1'500'000'001}, Out()));
-  port_.room = 0;
-  EXPECT_FALSE(tap.Send(Instant{}, Out()));
-  wire::PacketAddress back = address_;
-  std::swap(back.source, back.destination);
-  port_.arrivals.push_back(MakeArrival(pdu_, 100, back));
-  port_.arrivals.push_back({back, std::vector<std::byte>(3), 0});
-  InPacket in;
-  while (tap.Receive(Instant{}, &in)) {
-  }
-  pdu_.payload.length = 100;
-  ASSERT_EQ(lines.size(), 3u) << "a refused packet is no packet";
-  EXPECT_EQ(lines[0], "1.500000001 v0 > 10.0.0.2 " + wire::Describe(pdu_));
-  EXPECT_EQ(lines[1], "0.000000000 v0 < 10.0.0.2 " + wire::Describe(pdu_));
-  EXPECT_EQ(lines[2], std::string("0.000000000 v0 < 10.0.0.2 not decoded: ") +
-                          wire::NameOf(wire::DecodeError::kTooShort));
-  Gid v6;
-  v6.raw = {0xfe, 0x80};
-  v6.raw[15] = 1;
-  EXPECT_EQ(AddressText(v6), "fe80::1");
+TEST_F(CaptureTest, EachInterfaceHasItsOwnComments) {
+  Capture capture(&sink_, {});
+  FakePort other_port;
+  CaptureTap tap(&port_, &capture, "v0", Comment);
+  CaptureTap other(&other_port, &capture, "v1",
+                   [](const wire::PacketAddress&, const Pdu&, bool) { return "of the other"; });
+  other.Send(Instant{}, Out());
+  capture.Finish();
+  EXPECT_TRUE(Contains(sink_.bytes, "of the other"));
+  EXPECT_FALSE(Contains(sink_.bytes, "mine"));
 }
 
 }  // namespace

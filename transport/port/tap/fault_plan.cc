@@ -68,6 +68,7 @@ void FaultPlan::SetRules(FaultRules rules, Instant now) {
   seed_ = given_seed_.value_or(rules.has_seed ? rules.seed : 0);
   start_ = now;
   needs_pdu_ = false;
+  overflow_drops_ = 0;
   rules_.clear();
   for (FaultRule& rule : rules.rules) {
     needs_pdu_ |= SeesPdu(rule.match);
@@ -183,10 +184,14 @@ FaultVerdict FaultPlan::Judge(Instant now, const FaultSubject& subject) {
 }
 
 std::string FaultPlan::Report() const {
+  if (rules_.empty()) return "";
   std::string text = "seed " + std::to_string(seed_) + "\n";
   for (const RuleState& state : rules_) {
     text += "line " + std::to_string(state.rule.line) + ": " + state.rule.text + ": matched " +
             std::to_string(state.matches) + ", fired " + std::to_string(state.firings) + "\n";
+  }
+  if (overflow_drops_ != 0) {
+    text += std::to_string(overflow_drops_) + " packets lost, as too many were held back\n";
   }
   return text;
 }

@@ -27,6 +27,11 @@ FaultTap::FaultTap(PacketPort* inner, FaultPlan* plan, FaultTapOptions options)
       held_out_(options_.held_bytes_max),
       held_in_(options_.held_bytes_max) {}
 
+void FaultTap::MoveOver(PacketPort* inner, FaultNotes* notes) {
+  SetInner(inner);
+  options_.notes = notes;
+}
+
 FaultVerdict FaultTap::JudgeSent(Instant now, const OutPacket& packet) {
   FaultSubject subject{options_.nic,
                        Direction::kOut,
@@ -124,7 +129,7 @@ bool FaultTap::Send(Instant now, const OutPacket& packet) {
     if (!is_held) {
       Emit(now, faulty, note);
     } else if (!held_out_.Add(verdict.due, verdict.hold_packets, Copy(faulty, note))) {
-      ++overflow_drops_;
+      plan_->OnOverflow();
       Lose(now, packet, kOverflowNote);
     }
   }
@@ -145,7 +150,7 @@ void FaultTap::Flush(Instant now) {
 void FaultTap::HoldReceived(const InPacket& packet, const FaultVerdict& verdict) {
   HeldPacket held{
       packet.address, {packet.bytes, packet.bytes + packet.length}, -1, packet.expected_ip_id, {}};
-  if (!held_in_.Add(verdict.due, verdict.hold_packets, std::move(held))) ++overflow_drops_;
+  if (!held_in_.Add(verdict.due, verdict.hold_packets, std::move(held))) plan_->OnOverflow();
 }
 
 bool FaultTap::Receive(Instant now, InPacket* out) {

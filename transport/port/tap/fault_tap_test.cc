@@ -268,9 +268,11 @@ TEST_F(FaultTapTest, HeldBytesAreBounded) {
   Rebuild({}, 10'000);
   Rules("delay for=1s");
   for (uint32_t i = 0; i < 1000; ++i) EXPECT_TRUE(Send(At(0), i));
-  EXPECT_GT(tap_->overflow_drops(), 900u);
+  EXPECT_GT(plan_.overflow_drops(), 900u);
   EXPECT_LT(tap_->held_packets(), 100u);
-  EXPECT_EQ(notes_.dropped.size(), tap_->overflow_drops());
+  EXPECT_EQ(notes_.dropped.size(), plan_.overflow_drops());
+  const std::string lost = std::to_string(plan_.overflow_drops()) + " packets lost, as too many";
+  EXPECT_NE(plan_.Report().find(lost), std::string::npos) << plan_.Report();
   for (uint32_t i = 0; i < 1000; ++i) Arrive(i);
   Receive(At(0));
   EXPECT_LT(tap_->held_packets(), 100u);
@@ -431,6 +433,31 @@ TEST_F(FaultTapTest, ReplacedRulesLetHeldPacketsGo) {
   Send(At(5), 2);
   tap_->OnTimeout(At(10));
   EXPECT_EQ(Sent(), (Psns{2, 1}));
+}
+
+TEST_F(FaultTapTest, MovedOverAnotherPortItKeepsWhatItHas) {
+  Rules("delay for=10us dir=out nth=1\ndelay for=10us dir=in nth=1");
+  Send(At(0), 1);
+  Arrive(3);
+  EXPECT_EQ(Receive(At(0)), Psns{});
+  port_.room = 0;
+  EXPECT_TRUE(Send(At(0), 2)) << "judged, it is the tap's";
+  FakePort other;
+  tap_->MoveOver(&other, nullptr);
+  tap_->OnTimeout(At(10));
+  ASSERT_EQ(other.sent.size(), 2u);
+  EXPECT_EQ(PsnOf(other.sent[0].bytes.data()), 2u);
+  EXPECT_EQ(PsnOf(other.sent[1].bytes.data()), 1u);
+  EXPECT_EQ(Receive(At(10)), Psns{3});
+}
+
+TEST_F(FaultTapTest, NewRulesCountOverflowAnew) {
+  Rebuild({}, 1'000);
+  Rules("delay for=1s");
+  for (uint32_t i = 0; i < 10; ++i) Send(At(0), i);
+  EXPECT_GT(plan_.overflow_drops(), 0u);
+  Rules("delay for=1s");
+  EXPECT_EQ(plan_.overflow_drops(), 0u);
 }
 
 TEST_F(FaultTapTest, FaultsCombineAndADropEndsIt) {

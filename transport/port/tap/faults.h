@@ -68,7 +68,10 @@ class FaultPlan {
     Instant free_at;  // rate: when the last packet let through has left
   };
   const std::vector<RuleState>& rules() const { return rules_; }
-  // A line per rule with its counts, and the seed.
+  // A packet was lost because a tap held too much back already. Counts from SetRules on.
+  void OnOverflow() { ++overflow_drops_; }
+  uint64_t overflow_drops() const { return overflow_drops_; }
+  // A line per rule with its counts, the seed, and what was lost for want of room. Empty: no rules.
   std::string Report() const;
   // A line for each rule that never fired: the run did not test what it was meant to.
   std::vector<std::string> UnfiredRules() const;
@@ -84,6 +87,7 @@ class FaultPlan {
   Instant start_;
   bool needs_pdu_ = false;
   std::vector<RuleState> rules_;
+  uint64_t overflow_drops_ = 0;
 };
 
 inline constexpr uint64_t kHeldBytesMax = 32u << 20;
@@ -109,8 +113,9 @@ class FaultTap : public TapPort {
   void OnTimeout(Instant now) override;
   bool PrepareToSleep() override;
 
-  // Packets dropped because too much was held back already.
-  uint64_t overflow_drops() const { return overflow_drops_; }
+  // Puts it over another port, with a capture in between or no more; what it holds it keeps.
+  void MoveOver(PacketPort* inner, FaultNotes* notes);
+
   uint64_t held_packets() const { return held_out_.size() + held_in_.size(); }
 
  private:
@@ -133,7 +138,6 @@ class FaultTap : public TapPort {
   HeldPacket current_;  // what Receive gave last, if it was held or changed
   Instant last_now_;
   bool has_unflushed_ = false;
-  uint64_t overflow_drops_ = 0;
   // Sent packets come without their ICRC, which Decode counts on.
   std::array<std::byte, wire::kPacketBytesMax> decode_room_{};
 };

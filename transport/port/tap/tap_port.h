@@ -4,8 +4,11 @@
 // wire, faults included, and the trace what the NIC sends and gets.
 #pragma once
 
+#include <functional>
+#include <string>
 #include <string_view>
 
+#include "transport/pdu.h"
 #include "transport/port/packet_port.h"
 
 namespace verbena::transport::tap {
@@ -34,10 +37,15 @@ class TapPort : public PacketPort {
 
  protected:
   PacketPort* inner() const { return inner_; }
+  void SetInner(PacketPort* inner) { inner_ = inner; }
 
  private:
   PacketPort* inner_;
 };
+
+// Says whose a packet is, e.g. "ib_write_bw (pid 812) QP 0x11 → 10.0.0.2 QP 0x12".
+using PacketComment =
+    std::function<std::string(const wire::PacketAddress&, const Pdu&, bool is_sent)>;
 
 // What a fault tap tells the tap below it, so that a capture says what was done to a packet.
 class FaultNotes {

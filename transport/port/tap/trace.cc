@@ -1,39 +1,58 @@
 #include "transport/port/tap/trace.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
 
 namespace verbena::transport::tap {
+namespace {
 
-std::string AddressText(const Gid& gid) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (gid.IsIpv4Mapped()) {
-    inet_ntop(AF_INET, gid.raw.data() + 12, text, sizeof text);
-  } else {
-    inet_ntop(AF_INET6, gid.raw.data(), text, sizeof text);
+constexpr uint32_t kMissedLineBytesMax = 48;
+
+}  // namespace
+
+void Trace::Add(Instant now, std::string_view line) {
+  char time[32];
+  const int64_t ns = (now + options_.wall_offset).ns;
+  const int time_bytes = std::snprintf(time, sizeof time, "%" PRId64 ".%09" PRId64 " ",
+                                       ns / 1'000'000'000, ns % 1'000'000'000);
+  const uint64_t bytes = static_cast<uint64_t>(time_bytes) + line.size() + 1;
+  if (!TakeRoom(bytes + kMissedLineBytesMax)) return;
+  const size_t before = text_.size();
+  if (const uint64_t missed = TakeMissed(); missed != 0) {
+    text_ += "(" + std::to_string(missed) + " packets are missing here)\n";
   }
-  return text;
+  text_.append(time).append(line).append("\n");
+  OnAdded(now, static_cast<uint32_t>(text_.size() - before));
+}
+
+void Trace::Take(uint32_t count) {
+  const std::string_view taken(text_.data() + taken_, count);
+  const size_t end = taken.rfind('\n');
+  torn_ = end == std::string_view::npos ? torn_ + count : count - static_cast<uint32_t>(end) - 1;
+  taken_ += count;
+  // A slow reader is no reason to move the rest each time.
+  if (taken_ != text_.size() && HasRoom()) return;
+  text_.erase(0, taken_);
+  taken_ = 0;
 }
 
 void TraceTap::Print(Instant now, const wire::PacketAddress& address, const std::byte* bytes,
                      uint32_t length, bool is_sent) {
-  char time[32];
-  std::snprintf(time, sizeof time, "%" PRId64 ".%09" PRId64, now.ns / 1'000'000'000,
-                now.ns % 1'000'000'000);
-  text_.assign(time).append(" ").append(nic_).append(is_sent ? " > " : " < ");
-  text_.append(AddressText(is_sent ? address.destination : address.source)).append(" ");
+  text_.assign(nic_).append(is_sent ? " out " : " in ");
+  text_.append(wire::AddressText(address.source))
+      .append(" > ")
+      .append(wire::AddressText(address.destination));
   Pdu pdu;
   const wire::DecodeError wrong = wire::Decode(bytes, length, &pdu);
   if (wrong == wire::DecodeError::kNone) {
-    text_ += wire::Describe(pdu);
+    text_.append(" ").append(wire::Describe(pdu));
+    if (comment_) text_.append(" (").append(comment_(address, pdu, is_sent)).append(")");
   } else {
-    text_.append("not decoded: ").append(wire::NameOf(wrong));
+    text_.append(" not decoded: ").append(wire::NameOf(wrong));
   }
-  line_(text_);
+  trace_->Add(now, text_);
 }
 
 bool TraceTap::Send(Instant now, const OutPacket& packet) {
@@ -50,6 +69,15 @@ bool TraceTap::Receive(Instant now, InPacket* out) {
   if (!inner()->Receive(now, out)) return false;
   Print(now, out->address, out->bytes, out->length, false);
   return true;
+}
+
+Instant TraceTap::PollTimeout() const {
+  return std::min(inner()->PollTimeout(), trace_->PollTimeout());
+}
+
+void TraceTap::OnTimeout(Instant now) {
+  inner()->OnTimeout(now);
+  trace_->OnTimeout(now);
 }
 
 }  // namespace verbena::transport::tap
