@@ -254,10 +254,21 @@ uint32_t Networks::PathMtuOf(const Network& network) const {
   return least == UINT32_MAX ? network.mtu_bytes : std::min(least, mtu_max_bytes_);
 }
 
+// Before its port is said to be active: who hears of that may rely on its groups.
+void Networks::FollowAddresses(Network* network) {
+  for (transport::UdpAddress& address : network->config.addresses) {
+    const Interface* interface = InterfaceOf(address);
+    if (interface == nullptr || interface->index == address.interface_index) continue;
+    address.interface_index = interface->index;
+    shard_->Post([port = network->port.get(), address] { port->FollowInterface(address); });
+  }
+}
+
 void Networks::LookAtInterfaces(const Log& log) {
   std::vector<transport::InterfaceChange> changes;
   watcher_.Poll(&changes);
   for (const auto& network : networks_) {
+    FollowAddresses(network.get());
     const uint32_t mtu_bytes = PathMtuOf(*network);
     if (mtu_bytes != network->mtu_bytes) {
       network->mtu_bytes = mtu_bytes;

@@ -17,7 +17,6 @@
 #include "softnic/control/unique_fd.h"
 #include "softnic/device/device.h"
 #include "softnic/engine/shard.h"
-#include "transport/port/packet_port.h"
 #include "transport/port/tap/fault_rules.h"
 #include "transport/port/udp/interfaces.h"
 #include "transport/port/udp/open_udp_port.h"
@@ -60,7 +59,7 @@ class Networks {
     std::string name;
     transport::UdpPortConfig config;
     size_t given = 1;  // of its addresses: the first ones; a link-local one may have come along
-    std::unique_ptr<transport::PacketPort> port;
+    std::unique_ptr<transport::UdpPort> port;
     bool is_up = true;
     uint32_t mtu_bytes = 0;  // active_mtu
   };
@@ -71,6 +70,8 @@ class Networks {
                            std::vector<NicConfig>* out);
   bool OpenPort(Network* network, transport::UdpPortError* error);
   void AwaitChanges(const Log& log);
+  // Tells the port of interfaces made anew.
+  void FollowAddresses(Network* network);
   void LookAtInterfaces(const Log& log);
   bool IsUsable(const Network& network) const;
   const transport::Interface* InterfaceOf(const transport::UdpAddress& address) const;

@@ -141,6 +141,54 @@ TEST_P(NetworkTest, AFullSendBufferHoldsPacketsBackInOrder) {
   EXPECT_EQ(result, 0);
 }
 
+bool MakeInterface() {
+  return Run("ip link add roce0 type dummy") && Run("ip link set roce0 up") &&
+         Run("ip addr add 10.99.0.1/24 dev roce0") && Run("ip addr add fd99::1/64 dev roce0 nodad");
+}
+
+// What it sends to its own groups comes back to a port, by way of its interface.
+int JoinOnAnInterfaceMadeAnew(NetIo net_io) {
+  if (!MakeInterface()) return kNotAllowed;
+  Gid ipv6, group6;
+  ipv6.raw = {0xfd, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+  group6.raw = {0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9};
+  const Gid addresses[] = {V4(10, 99, 0, 1), ipv6};
+  const Gid groups[] = {V4(239, 9, 9, 9), group6};
+  const uint32_t before = if_nametoindex("roce0");
+  UdpPortError error;
+  auto port = OpenUdpPort({.addresses = {{addresses[0], before}, {ipv6, before}}}, net_io, &error);
+  if (port == nullptr) return kNotAllowed;
+  for (const Gid& group : groups) REQUIRE(port->JoinGroup(group) == 0);
+  const auto talk = [&](uint32_t seed) {
+    for (size_t i = 0; i < 2; ++i) {
+      wire::PacketAddress address;
+      address.source = addresses[i];
+      address.destination = groups[i];
+      const auto bytes = MakePacket(100, seed + static_cast<uint32_t>(i));
+      port->Send({}, {.address = address, .bytes = bytes.data(), .length = 100});
+      port->Flush({});
+      Received got;
+      REQUIRE(ReceiveOne(port.get(), &got));
+      REQUIRE(got.bytes == bytes && got.address.destination == groups[i]);
+    }
+    return 0;
+  };
+  REQUIRE(talk(0) == 0);
+  REQUIRE(Run("ip link del roce0") && Run("ip link add spare type dummy") && MakeInterface());
+  const uint32_t after = if_nametoindex("roce0");
+  REQUIRE(after != before);
+  for (const Gid& address : addresses) port->FollowInterface({address, after});
+  REQUIRE(talk(10) == 0);
+  for (const Gid& group : groups) port->LeaveGroup(group);
+  return 0;
+}
+
+TEST_P(NetworkTest, GroupsAreJoinedOnAnInterfaceMadeAnew) {
+  const int result = RunInNamespace([] { return JoinOnAnInterfaceMadeAnew(GetParam()); });
+  if (result == kNotAllowed) GTEST_SKIP() << "no namespaces, dummies, IPv6 or such a port here";
+  EXPECT_EQ(result, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, NetworkTest, testing::Values(NetIo::kEpoll, NetIo::kUring),
                          [](const auto& info) {
                            return info.param == NetIo::kEpoll ? "epoll" : "uring";

@@ -86,33 +86,59 @@ int UdpPort::JoinGroup(const Gid& group) {
     }
   }
   if (via == nullptr) return EADDRNOTAVAIL;
-  Endpoint opened;
-  if (int error = OpenGroupEndpoint(*via, group, config_, &opened); error != 0) return error;
-  if (!wants_grh_) AskForGrh(opened, false);
+  const UdpAddress address = via->address;
   auto place = std::find_if(endpoints_.begin(), endpoints_.end(),
                             [](const Endpoint& endpoint) { return endpoint.fd < 0; });
-  const size_t index = static_cast<size_t>(place - endpoints_.begin());
+  const auto index = static_cast<size_t>(place - endpoints_.begin());
   if (place == endpoints_.end()) {
-    endpoints_.push_back(opened);
+    endpoints_.emplace_back();
     blocked_.push_back(false);
-  } else {
-    *place = opened;
   }
-  if (int error = OnSocketOpened(index); error != 0) {
+  return ListenTo(group, address, index);
+}
+
+int UdpPort::ListenTo(const Gid& group, const UdpAddress& via, size_t index) {
+  Endpoint opened;
+  if (int error = OpenGroupEndpoint(via, group, config_, &opened); error != 0) return error;
+  if (!wants_grh_) AskForGrh(opened, false);
+  CloseEndpoint(index);
+  endpoints_[index] = opened;
+  const int error = OnSocketOpened(index);
+  if (error != 0) {
     close(opened.fd);
     endpoints_[index].fd = -1;
-    return error;
   }
-  return 0;
+  return error;
+}
+
+void UdpPort::CloseEndpoint(size_t index) {
+  if (endpoints_[index].fd < 0) return;
+  OnSocketClosing(index);
+  close(endpoints_[index].fd);
+  endpoints_[index].fd = -1;
+}
+
+void UdpPort::FollowInterface(const UdpAddress& address) {
+  for (size_t i = 0; i < endpoints_.size(); ++i) {
+    Endpoint& endpoint = endpoints_[i];
+    if (endpoint.fd < 0 || endpoint.address.gid != address.gid ||
+        endpoint.address.interface_index == address.interface_index) {
+      continue;
+    }
+    if (endpoint.IsForGroup()) {
+      // A new socket, as IPv6 binds one to its interface. If it can't be had, the old one tells the
+      // next call that there is something to do.
+      ListenTo(endpoint.bound, address, i);
+    } else {
+      endpoint.address.interface_index = address.interface_index;
+      SetMulticastInterface(endpoint);
+    }
+  }
 }
 
 void UdpPort::LeaveGroup(const Gid& group) {
   for (size_t i = 0; i < endpoints_.size(); ++i) {
-    Endpoint& endpoint = endpoints_[i];
-    if (endpoint.fd < 0 || !endpoint.IsForGroup() || endpoint.bound != group) continue;
-    OnSocketClosing(i);
-    close(endpoint.fd);
-    endpoint.fd = -1;
+    if (endpoints_[i].IsForGroup() && endpoints_[i].bound == group) CloseEndpoint(i);
   }
 }
 

@@ -26,6 +26,9 @@ class UdpPort : public PacketPort {
   bool Send(Instant now, const OutPacket& packet) final;
   int JoinGroup(const Gid& group) final;
   void LeaveGroup(const Gid& group) final;
+  // The interface that has this address of the port's is another one now, made anew: what is sent
+  // to groups leaves by it, and the groups joined on the old one are joined there.
+  void FollowInterface(const UdpAddress& address);
   void WantGrh(bool is_wanted) final;
   void LearnIpId(const InPacket& packet, uint16_t ip_id) final { hints_.Learn(ip_id); }
   const PortCounters& counters() const final { return counters_; }
@@ -74,6 +77,9 @@ class UdpPort : public PacketPort {
   };
   static constexpr size_t kOneByOneMax = 16;
 
+  // Opens the group's socket at this place, instead of the one that may be there. 0 or errno.
+  int ListenTo(const Gid& group, const UdpAddress& via, size_t index);
+  void CloseEndpoint(size_t index);
   Progress TransmitOneByOne(SendBatch* batch);
   void Lose(const SendBatch& batch, int error, uint64_t packets);
   bool GoesOneByOne(const Gid& destination);

@@ -91,8 +91,11 @@ struct Endpoint {
 // The socket of one address: non-blocking, unfragmented both ways, batching if the kernel can.
 bool OpenEndpoint(const UdpAddress& address, const UdpPortConfig& config, Endpoint* out,
                   UdpPortError* error);
+// So that what is sent to a group leaves by the endpoint's own interface. One without multicast
+// refuses it; unicast works there all the same.
+void SetMulticastInterface(const Endpoint& endpoint);
 // A socket that receives what is sent to `group` on the interface of `via`. 0 or errno.
-int OpenGroupEndpoint(const Endpoint& via, const Gid& group, const UdpPortConfig& config,
+int OpenGroupEndpoint(const UdpAddress& via, const Gid& group, const UdpPortConfig& config,
                       Endpoint* out);
 // Whether the kernel shall tell what a GRH has of a datagram's IP header. Sockets are opened so.
 void AskForGrh(const Endpoint& endpoint, bool is_wanted);
