@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <cstring>
 #include <utility>
 
@@ -16,6 +17,7 @@ namespace verbena::softnic {
 
 using transport::Interface;
 using transport::InterfaceAddress;
+using transport::PortError;
 using transport::UdpPortError;
 using transport::UdpPortErrorKind;
 
@@ -208,9 +210,21 @@ std::string Networks::Attach(Device* device, Shard* shard) {
 
 void Networks::Watch(boost::asio::io_context& io, const Log& log, std::function<void()> on_change) {
   if (networks_.empty()) return;
+  TellErrors(io, log);
   on_change_ = std::move(on_change);
   watched_ = std::make_unique<boost::asio::posix::stream_descriptor>(io, dup(watcher_.fd()));
   AwaitChanges(log);
+}
+
+// The shard does not wait for a log: the control thread writes it.
+void Networks::TellErrors(boost::asio::io_context& io, const Log& log) {
+  for (const auto& network : networks_) {
+    network->port->OnFirstError([&io, log, name = network->name](PortError kind, int error) {
+      const std::string text = Describe(kind, error);
+      if (text.empty()) return;
+      boost::asio::post(io, [log, line = name + ": " + text] { log.Info(line); });
+    });
+  }
 }
 
 void Networks::AwaitChanges(const Log& log) {

@@ -47,7 +47,8 @@ class Networks {
                    std::vector<NicConfig>* out);
   // Before the shard starts. Empty, or what is wrong.
   std::string Attach(Device* device, Shard* shard);
-  // Follows the interfaces from now on. `on_change`: they were looked at anew.
+  // Follows the interfaces and the ports' errors from now on; before the shard starts. `on_change`:
+  // the interfaces were looked at anew.
   void Watch(boost::asio::io_context& io, const Log& log, std::function<void()> on_change);
 
   // To be used on the shard's thread; nullptr: no NIC has a network.
@@ -69,6 +70,7 @@ class Networks {
   std::string OpenLoopback(uint32_t count, const std::string& name_prefix,
                            std::vector<NicConfig>* out);
   bool OpenPort(Network* network, transport::UdpPortError* error);
+  void TellErrors(boost::asio::io_context& io, const Log& log);
   void AwaitChanges(const Log& log);
   // Tells the port of interfaces made anew.
   void FollowAddresses(Network* network);

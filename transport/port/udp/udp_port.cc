@@ -152,8 +152,7 @@ bool UdpPort::Send(Instant now, const OutPacket& packet) {
       endpoints_[from].ipv4 != packet.address.IsIpv4()) {
     const bool too_long =
         from < endpoints_.size() && endpoints_[from].ipv4 == packet.address.IsIpv4();
-    CountSendError(too_long ? EMSGSIZE : EADDRNOTAVAIL, 1, &send_errors_);
-    ++counters_.send_errors;
+    Lose(too_long ? EMSGSIZE : EADDRNOTAVAIL, 1);
     return packet.GiveBack();
   }
   wire::PacketAddress address = packet.address;
@@ -189,17 +188,17 @@ UdpPort::Progress UdpPort::OnSent(SendBatch* batch, int error) {
         collector_.PutBack(batch);
         return Progress::kLater;
       }
-      Lose(*batch, error, batch->segment_count);
+      Lose(error, batch->segment_count);
       break;
     case SendOutcome::kNoRoom:
       collector_.PutBack(batch);
       return Progress::kBlocked;
     case SendOutcome::kOneByOne:
-      ++send_errors_.batches_refused;
+      CountError(PortError::kBatchRefused, error);
       batch->BecomeOneByOne();
       return TransmitOneByOne(batch);
     case SendOutcome::kLost:
-      Lose(*batch, error, batch->segment_count);
+      Lose(error, batch->segment_count);
       break;
   }
   collector_.Release(batch);
@@ -225,7 +224,7 @@ UdpPort::Progress UdpPort::TransmitOneByOne(SendBatch* batch) {
           collector_.PutBack(batch);
           return Progress::kLater;
         }
-        Lose(*batch, error, 1);
+        Lose(error, 1);
         all_sent = false;
         break;
       case SendOutcome::kNoRoom:
@@ -233,7 +232,7 @@ UdpPort::Progress UdpPort::TransmitOneByOne(SendBatch* batch) {
         return Progress::kBlocked;
       case SendOutcome::kOneByOne:
       case SendOutcome::kLost:
-        Lose(*batch, error, 1);
+        Lose(error, 1);
         all_sent = false;
         break;
     }
@@ -245,9 +244,16 @@ UdpPort::Progress UdpPort::TransmitOneByOne(SendBatch* batch) {
   return Progress::kDone;
 }
 
-void UdpPort::Lose(const SendBatch& batch, int error, uint64_t packets) {
+void UdpPort::Lose(int error, uint64_t packets) {
   counters_.send_errors += packets;
-  CountSendError(error, packets, &send_errors_);
+  CountError(KindOfSendError(error), error, packets);
+}
+
+void UdpPort::CountError(PortError kind, int error, uint64_t count) {
+  uint64_t& counter = counters_.errors[kind];
+  const bool is_first = counter == 0;
+  counter += count;
+  if (is_first && on_first_error_) on_first_error_(kind, error);
 }
 
 bool UdpPort::GoesOneByOne(const Gid& destination) {

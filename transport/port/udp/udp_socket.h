@@ -34,6 +34,9 @@ struct UdpPortConfig {
   // allows, or all of it to those with CAP_NET_ADMIN.
   uint32_t socket_buffer_bytes = kSocketBufferBytes;
 };
+  // What io_uring_submit says instead of doing it: a negative errno. 0: it does it.
+  std::function<int()> refuse_submission{};
+};
 
 enum class UdpPortErrorKind : uint8_t {
   kNone,

@@ -272,7 +272,6 @@ bool UringPort::Arm(size_t endpoint) {
   ring_->last_send = nullptr;
   ++unsubmitted_;
   ++holding_;
-  ++uring_counters_.receives_armed;
   return true;
 }
 
@@ -345,8 +344,9 @@ void UringPort::Prepare(SendBatch* batch) {
 void UringPort::Submit() {
   if (unsubmitted_ == 0) return;
   ring_->last_send = nullptr;
+  int submitted = 0;
   for (int tries = 0; tries < kSubmitTriesMax; ++tries) {
-    const int submitted = io_uring_submit(&ring_->ring);
+    submitted = io_uring_submit(&ring_->ring);
     if (submitted >= 0) {
       unsubmitted_ = io_uring_sq_ready(&ring_->ring);
       // Sends have completed by now. Taken out here: their order depends on it, and they don't make
@@ -360,7 +360,7 @@ void UringPort::Submit() {
     break;
   }
   // EAGAIN: the kernel's memory is short. It all stays queued, and the next call tries again.
-  ++uring_counters_.submissions_refused;
+  CountError(PortError::kSubmissionRefused, -submitted);
 }
 
 void UringPort::Flush(Instant now) {
@@ -376,11 +376,11 @@ void UringPort::Flush(Instant now) {
   }
   uint64_t cancelled = 0;
   do {
-    cancelled = uring_counters_.sends_cancelled;
+    cancelled = sends_cancelled_;
     OnBatchesReady();
     Submit();
     // Each time round, the batch at the head of a chain is done with, or its socket blocked.
-  } while (cancelled != uring_counters_.sends_cancelled);
+  } while (cancelled != sends_cancelled_);
 }
 
 bool UringPort::Reap() {
@@ -418,7 +418,7 @@ void UringPort::OnCompletion(uint64_t user_data, int result, uint32_t flags) {
       SendBatch* batch = collector().at(index);
       const uint32_t endpoint = batch->endpoint;
       if (result == -ECANCELED) {
-        ++uring_counters_.sends_cancelled;
+        ++sends_cancelled_;
         collector().PutBack(batch);
       } else if (OnSent(batch, result < 0 ? -result : 0) == Progress::kBlocked &&
                  !blocked()[endpoint]) {
@@ -450,10 +450,10 @@ void UringPort::OnReceived(uint32_t endpoint, uint64_t user_data, int result, ui
   }
   if ((flags & IORING_CQE_F_MORE) != 0 || !ours) return;
   if (result == -ENOBUFS) {
-    ++uring_counters_.buffer_shortages;
-  } else if (result < 0 && result != -ECANCELED) {
-    // ENOMEM, or an error of the socket about an earlier packet: arming it anew goes on.
-    ++uring_counters_.receive_errors;
+    CountError(PortError::kNoReceiveBuffer, ENOBUFS);
+  } else if (result < 0 && result != -ECANCELED && result != -EINTR) {
+    // Arming it anew goes on.
+    CountError(KindOfReceiveError(-result), -result);
     ++failures_in_a_row_;
   }
   // An earlier one ended, after TakeOver: the current one goes on.
