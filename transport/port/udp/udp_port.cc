@@ -19,10 +19,6 @@ constexpr uint32_t kRetriesMax = 16;
 // A route may change to an interface that takes batches; so they are tried again after this many.
 constexpr uint32_t kOneByOnePackets = 1 << 16;
 
-int SendMessage(int fd, const msghdr* message) {
-  return sendmsg(fd, message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ? 0 : errno;
-}
-
 }  // namespace
 
 UdpPort::UdpPort(const UdpPortConfig& config) : config_(config), collector_(kBatches) {}
@@ -165,6 +161,11 @@ bool UdpPort::Send(Instant now, const OutPacket& packet) {
   }
   if (collector_.HasReady(blocked_)) OnBatchesReady();
   return true;
+}
+
+int UdpPort::SendMessage(int fd, const msghdr* message) const {
+  if (config_.send_message) return config_.send_message(fd, message);
+  return sendmsg(fd, message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ? 0 : errno;
 }
 
 UdpPort::Progress UdpPort::Transmit(SendBatch* batch) {

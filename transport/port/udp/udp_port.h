@@ -73,6 +73,7 @@ class UdpPort : public PacketPort {
   void BeginDatagram(const msghdr& message, const std::byte* bytes, size_t length, size_t endpoint,
                      ReceivedDatagram* out);
 
+  const UdpPortConfig& config() const { return config_; }
   std::vector<Endpoint>& endpoints() { return endpoints_; }
   SendCollector& collector() { return collector_; }
 
@@ -87,6 +88,7 @@ class UdpPort : public PacketPort {
   // Opens the group's socket at this place, instead of the one that may be there. 0 or errno.
   int ListenTo(const Gid& group, const UdpAddress& via, size_t index);
   void CloseEndpoint(size_t index);
+  int SendMessage(int fd, const msghdr* message) const;
   Progress TransmitOneByOne(SendBatch* batch);
   void Lose(int error, uint64_t packets);
   bool GoesOneByOne(const Gid& destination);

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,10 @@ struct UdpPortConfig {
   // Asked for each socket, to receive and to send; the kernel gives what net.core.[rw]mem_max
   // allows, or all of it to those with CAP_NET_ADMIN.
   uint32_t socket_buffer_bytes = kSocketBufferBytes;
-};
+  // Entries of io_uring's submission queue, at least 2.
+  uint32_t submission_entries = 128;
+  // For tests, the kernel on a bad day. What sendmsg says: errno or 0.
+  std::function<int(int fd, const msghdr* message)> send_message{};
   // What io_uring_submit says instead of doing it: a negative errno. 0: it does it.
   std::function<int()> refuse_submission{};
 };

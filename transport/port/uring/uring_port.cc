@@ -13,7 +13,6 @@
 namespace verbena::transport {
 namespace {
 
-constexpr unsigned kSqEntries = 128;
 // All buffers and all batches may complete, and receives end, between two calls.
 constexpr unsigned kCqEntries = 512;
 // A power of two. Each holds the largest datagram; few, so that a stream stays in the cache.
@@ -141,7 +140,8 @@ bool UringPort::OpenRing(UdpPortError* error) {
                  IORING_SETUP_TASKRUN_FLAG;
   params.cq_entries = kCqEntries;
   // Not SINGLE_ISSUER, and so not DEFER_TASKRUN: see TakeOver.
-  if (int failed = io_uring_queue_init_params(kSqEntries, &ring_->ring, &params); failed != 0) {
+  if (int failed = io_uring_queue_init_params(config().submission_entries, &ring_->ring, &params);
+      failed != 0) {
     *error = NoUring(-failed);
     return false;
   }
@@ -302,6 +302,7 @@ void UringPort::WaitForRoom(size_t endpoint) {
 }
 
 void UringPort::OnBatchesReady() {
+  is_later_ = false;
   while (SendBatch* batch = TakeReady()) {
     // What comes later to a socket is not submitted before it is known that the earlier was sent:
     // it might find the room that the earlier did not.
@@ -310,7 +311,7 @@ void UringPort::OnBatchesReady() {
     if (full || (batch->one_by_one && sends_under_way_ > 0)) {
       collector().PutBack(batch);
       Submit();
-      if (sends_under_way_ > 0 || unsubmitted_ > 0) return;  // EAGAIN, EBUSY
+      if (sends_under_way_ > 0 || unsubmitted_ > 0 || is_later_) return;  // EAGAIN, EBUSY; ENOBUFS
       continue;
     }
     if (!batch->one_by_one) {
@@ -343,11 +344,12 @@ void UringPort::Prepare(SendBatch* batch) {
 
 void UringPort::Submit() {
   if (unsubmitted_ == 0) return;
-  ring_->last_send = nullptr;
   int submitted = 0;
   for (int tries = 0; tries < kSubmitTriesMax; ++tries) {
-    submitted = io_uring_submit(&ring_->ring);
+    submitted = config().refuse_submission ? config().refuse_submission() : 0;
+    if (submitted == 0) submitted = io_uring_submit(&ring_->ring);
     if (submitted >= 0) {
+      ring_->last_send = nullptr;
       unsubmitted_ = io_uring_sq_ready(&ring_->ring);
       // Sends have completed by now. Taken out here: their order depends on it, and they don't make
       // poll_fd readable.
@@ -380,7 +382,7 @@ void UringPort::Flush(Instant now) {
     OnBatchesReady();
     Submit();
     // Each time round, the batch at the head of a chain is done with, or its socket blocked.
-  } while (cancelled != sends_cancelled_);
+  } while (cancelled != sends_cancelled_ && !is_later_);
 }
 
 bool UringPort::Reap() {
@@ -420,10 +422,11 @@ void UringPort::OnCompletion(uint64_t user_data, int result, uint32_t flags) {
       if (result == -ECANCELED) {
         ++sends_cancelled_;
         collector().PutBack(batch);
-      } else if (OnSent(batch, result < 0 ? -result : 0) == Progress::kBlocked &&
-                 !blocked()[endpoint]) {
-        WaitForRoom(endpoint);
+        break;
       }
+      const Progress progress = OnSent(batch, result < 0 ? -result : 0);
+      if (progress == Progress::kBlocked && !blocked()[endpoint]) WaitForRoom(endpoint);
+      if (progress == Progress::kLater) is_later_ = true;
       break;
     }
     case Request::kRoom:
@@ -500,8 +503,8 @@ bool UringPort::Receive(Instant now, InPacket* out) {
     }
     if (arrivals_.empty()) {
       if (!Reap()) {
-        // A socket may have room again.
-        if (collector().HasReady(blocked())) {
+        // A socket may have room again, or the kernel memory for what it refused.
+        if (collector().HasReady(blocked()) || unsubmitted_ > 0) {
           OnBatchesReady();
           Submit();
         }

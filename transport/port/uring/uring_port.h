@@ -75,6 +75,7 @@ class UringPort final : public UdpPort {
   uint32_t unsubmitted_ = 0;
   uint32_t sends_under_way_ = 0;  // prepared, and not completed
   uint32_t holding_ = 0;          // requests that hold a socket until they complete
+  bool is_later_ = false;  // a batch waits for the next turn, when the kernel may have memory
   uint64_t sends_cancelled_ = 0;  // ECANCELED: one before them in their chain was not sent
 };
 
