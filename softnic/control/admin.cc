@@ -51,21 +51,26 @@ std::string GidText(const uint8_t raw[16]) {
 json::object CountersOf(const NicStatus& nic) {
   const WireCounters& w = nic.wire;
   const transport::PortCounters& p = nic.port;
-  return {{"tx_packets", w.tx_packets},
-          {"tx_bytes", w.tx_bytes},
-          {"tx_batches", p.sent_batches},
-          {"tx_dropped", w.tx_dropped},
-          {"tx_errors", p.send_errors},
-          {"rx_packets", w.rx_packets},
-          {"rx_bytes", w.rx_bytes},
-          {"rx_batches", p.received_batches},
-          {"rx_malformed", w.rx_malformed},
-          {"rx_icrc_errors", w.rx_icrc_errors},
-          {"rx_bad_pkey", w.rx_bad_pkey},
-          {"rx_no_qp", w.rx_no_qp},
-          {"rx_wrong_peer", w.rx_wrong_peer},
-          {"rx_dropped", w.rx_dropped},
-          {"rx_socket_drops", p.receive_drops}};
+  json::object counters = {{"tx_packets", w.tx_packets},
+                           {"tx_bytes", w.tx_bytes},
+                           {"tx_batches", p.sent_batches},
+                           {"tx_dropped", w.tx_dropped},
+                           {"tx_errors", p.send_errors},
+                           {"rx_packets", w.rx_packets},
+                           {"rx_bytes", w.rx_bytes},
+                           {"rx_batches", p.received_batches},
+                           {"rx_malformed", w.rx_malformed},
+                           {"rx_icrc_errors", w.rx_icrc_errors},
+                           {"rx_bad_pkey", w.rx_bad_pkey},
+                           {"rx_no_qp", w.rx_no_qp},
+                           {"rx_wrong_peer", w.rx_wrong_peer},
+                           {"rx_dropped", w.rx_dropped},
+                           {"rx_socket_drops", p.receive_drops}};
+  for (size_t i = 0; i < transport::kPortErrors; ++i) {
+    const auto kind = static_cast<transport::PortError>(i);
+    counters[transport::TextOf(kind).counter] = p.errors[kind];
+  }
+  return counters;
 }
 
 json::object RefusedOf(const NicStatus& nic) {

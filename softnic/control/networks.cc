@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <cstring>
 #include <utility>
 
@@ -16,6 +17,7 @@ namespace verbena::softnic {
 
 using transport::Interface;
 using transport::InterfaceAddress;
+using transport::PortError;
 using transport::UdpPortError;
 using transport::UdpPortErrorKind;
 
@@ -210,9 +212,21 @@ std::string Networks::Attach(Device* device, Shard* shard) {
 
 void Networks::Watch(boost::asio::io_context& io, const Log& log, std::function<void()> on_change) {
   if (networks_.empty()) return;
+  TellErrors(io, log);
   on_change_ = std::move(on_change);
   watched_ = std::make_unique<boost::asio::posix::stream_descriptor>(io, dup(watcher_.fd()));
   AwaitChanges(log);
+}
+
+// The shard does not wait for a log: the control thread writes it.
+void Networks::TellErrors(boost::asio::io_context& io, const Log& log) {
+  for (const auto& network : networks_) {
+    network->port->OnFirstError([&io, log, name = network->name](PortError kind, int error) {
+      const std::string text = Describe(kind, error);
+      if (text.empty()) return;
+      boost::asio::post(io, [log, line = name + ": " + text] { log.Info(line); });
+    });
+  }
 }
 
 void Networks::AwaitChanges(const Log& log) {
@@ -256,10 +270,21 @@ uint32_t Networks::PathMtuOf(const Network& network) const {
   return least == UINT32_MAX ? network.mtu_bytes : std::min(least, mtu_max_bytes_);
 }
 
+// Before its port is said to be active: who hears of that may rely on its groups.
+void Networks::FollowAddresses(Network* network) {
+  for (transport::UdpAddress& address : network->config.addresses) {
+    const Interface* interface = InterfaceOf(address);
+    if (interface == nullptr || interface->index == address.interface_index) continue;
+    address.interface_index = interface->index;
+    shard_->Post([port = network->port.get(), address] { port->FollowInterface(address); });
+  }
+}
+
 void Networks::LookAtInterfaces(const Log& log) {
   std::vector<transport::InterfaceChange> changes;
   watcher_.Poll(&changes);
   for (const auto& network : networks_) {
+    FollowAddresses(network.get());
     const uint32_t mtu_bytes = PathMtuOf(*network);
     if (mtu_bytes != network->mtu_bytes) {
       network->mtu_bytes = mtu_bytes;

@@ -17,7 +17,6 @@
 #include "softnic/control/unique_fd.h"
 #include "softnic/device/device.h"
 #include "softnic/engine/shard.h"
-#include "transport/port/packet_port.h"
 #include "transport/port/tap/fault_rules.h"
 #include "transport/port/udp/interfaces.h"
 #include "transport/port/udp/open_udp_port.h"
@@ -49,7 +48,8 @@ class Networks {
                    std::vector<NicConfig>* out);
   // Before the shard starts. Empty, or what is wrong.
   std::string Attach(Device* device, Shard* shard);
-  // Follows the interfaces from now on. `on_change`: they were looked at anew.
+  // Follows the interfaces and the ports' errors from now on; before the shard starts. `on_change`:
+  // the interfaces were looked at anew.
   void Watch(boost::asio::io_context& io, const Log& log, std::function<void()> on_change);
 
   // To be used on the shard's thread; nullptr: no NIC has a network.
@@ -61,7 +61,7 @@ class Networks {
     std::string name;
     transport::UdpPortConfig config;
     size_t given = 1;  // of its addresses: the first ones; a link-local one may have come along
-    std::unique_ptr<transport::PacketPort> port;
+    std::unique_ptr<transport::UdpPort> port;
     bool is_up = true;
     uint32_t mtu_bytes = 0;  // active_mtu
   };
@@ -71,7 +71,10 @@ class Networks {
   std::string OpenLoopback(uint32_t count, const std::string& name_prefix,
                            std::vector<NicConfig>* out);
   bool OpenPort(Network* network, transport::UdpPortError* error);
+  void TellErrors(boost::asio::io_context& io, const Log& log);
   void AwaitChanges(const Log& log);
+  // Tells the port of interfaces made anew.
+  void FollowAddresses(Network* network);
   void LookAtInterfaces(const Log& log);
   bool IsUsable(const Network& network) const;
   const transport::Interface* InterfaceOf(const transport::UdpAddress& address) const;

@@ -184,6 +184,7 @@ void Nic::DescribePort(shm::QueryPortReply* out) const {
   out->gid_tbl_len = kGidTableEntries;
   out->port_cap_flags = kPortCapCm | kPortCapIpGids;
   out->max_msg_sz = limits_.max_message_bytes;
+  out->bad_pkey_cntr = static_cast<uint32_t>(std::min<uint64_t>(wire.rx_bad_pkey, UINT32_MAX));
   out->qkey_viol_cntr = qkey_violations;
   out->pkey_tbl_len = kPkeyTableEntries;
   out->max_vl_num = 1;

@@ -263,6 +263,10 @@ TEST_P(Wire, PacketsOfStrangersAreDropped) {
   foreign.bytes[3] ^= std::byte{1};  // P_Key
   give(foreign, true);
   EXPECT_EQ(CountersOf(1).rx_bad_pkey, 1u);
+  shm::QueryPortReply port;
+  ASSERT_EQ(bob.Execute(shm::CommandOp::kQueryPort, shm::PortRequest{1, 0}, &port), 0);
+  EXPECT_EQ(port.bad_pkey_cntr, 1u);
+  EXPECT_EQ(port.qkey_viol_cntr, 0u);
   Datagram broken = seen;
   broken.bytes[20] ^= std::byte{1};
   give(broken, false);

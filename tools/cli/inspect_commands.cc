@@ -148,7 +148,8 @@ void PrintStatus(const std::string& directory, const json::object& reply) {
     if (!nic.is_object()) continue;
     const std::string name = FieldText(nic.get_object(), "name");
     if (const json::value* wire = nic.get_object().if_contains("wire")) {
-      PrintLine(name, Sentence(*wire));
+      const json::object counted = NonZero(*wire);
+      PrintLine(name, counted.empty() ? "no packets yet" : Sentence(counted));
     }
     if (const json::value* refused = nic.get_object().if_contains("refused")) {
       const json::object counted = NonZero(*refused);

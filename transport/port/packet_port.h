@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "core/base/instant.h"
+#include "transport/port/port_error.h"
 #include "transport/wire/address.h"
 #include "transport/wire/icrc.h"
 #include "transport/wire/packet.h"
@@ -69,6 +70,7 @@ struct PortCounters {
   uint64_t received_batches = 0;
   uint64_t send_errors = 0;    // packets the kernel refused: as if lost on the wire
   uint64_t receive_drops = 0;  // packets the kernel dropped for want of room (SO_RXQ_OVFL)
+  PortErrorCounters errors;    // all it said, by meaning
 };
 
 class PacketPort {

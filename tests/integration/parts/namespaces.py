@@ -14,6 +14,7 @@ from parts.perftest import SERVICES, check_table, run_tool, table_rows, variants
 from parts.pingpong import run_pingpong
 from parts.qperf import TESTS as QPERF_TESTS
 from parts.qperf import run_qperf
+from parts.rdmacm import GROUPS
 
 VERBENA = STAGE / "bin" / "verbena"
 FAMILIES = {"IPv4": IPV4, "IPv6": IPV6, "link-local": LINK_LOCAL}
@@ -307,6 +308,30 @@ def traffic_survives_a_gap(case):
     server.expect_exit(10)
 
 
+def groups_are_joined_anew(family):
+    """Who has joined a group hears it through the interface that came instead of the first."""
+    def case_function(case):
+        left, right = Namespace(case, "left"), Namespace(case, "right")
+        join(left, right, 4200)
+        pair = pair_on(left, right)
+        watch = watch_events(case, pair.server)
+        own, peer = (addresses[0 if family == 4 else 1] for addresses in ADDRESSES)
+        receiver = pair.server.spawn(case, ["stdbuf", "-oL", "mckey", "-m", GROUPS[family], "-b", own],
+                                     name="receiver")
+        receiver.wait_for_output("receiving data", 10)
+        left.do("ip", "link", "delete", INTERFACE)
+        watch.wait_for_output("IBV_EVENT_PORT_ERR", 10)
+        join(left, right, 4200)
+        watch.wait_for_output("IBV_EVENT_PORT_ACTIVE", 10)
+        # Its port is the peer's cable's other end, which is new, too.
+        wait_for(lambda: port_state(case, pair.client) == "PORT_ACTIVE", 10, "the peer's port is up")
+        # It ends when ten have come.
+        pair.client.run(case, ["mckey", "-m", GROUPS[family], "-b", peer, "-s", "-C", "100"], 20,
+                        name="sender")
+        receiver.expect_exit(20)
+    return case_function
+
+
 def packets_of(host):
     return sum(nic["wire"]["rx_packets"] for nic in host.instance.status()["nics"])
 
@@ -370,6 +395,8 @@ def cases(thorough):
         Spec("an address is taken away and given back", address_goes_away, 60),
         Spec("active_mtu follows the interface", active_mtu_follows, 60),
         Spec("an interface is deleted and made anew", interface_is_made_anew, 60),
+        *(Spec(f"groups on an interface made anew, IPv{family}", groups_are_joined_anew(family), 60)
+          for family in GROUPS),
         Spec("traffic survives a gap", traffic_survives_a_gap, 120),
         Spec("ib_write_bw --ipv6", ipv6_tools, 60),
         Spec("a capture of every kind of packet, with faults", captured_traffic, 120),

@@ -206,9 +206,13 @@ bool EpollPort::ReceiveFrom(size_t endpoint) {
       ++streak_;
       return true;
     }
-    // EAGAIN: nothing more. EINTR, ECONNREFUSED and the like: about something else. ENOMEM,
-    // ENOBUFS: the datagram stays where it is, for the next call.
-    if (errno == EAGAIN || errno == ENOMEM || errno == ENOBUFS) return false;
+    const int error = errno;
+    if (error == EAGAIN) return false;  // nothing more
+    if (error == EINTR) continue;
+    const PortError kind = KindOfReceiveError(error);
+    CountError(kind, error);
+    // The datagram stays where it is, for the next call. Else it was about something else.
+    if (kind == PortError::kNoReceiveMemory) return false;
   }
   return false;
 }

@@ -159,7 +159,7 @@ int SendPastTheMtu(NetIo net_io) {
     REQUIRE(got.bytes == MakePacket(1036, 1036));
     REQUIRE(got.check == wire::IcrcCheck::kExact);
   }
-  REQUIRE(from->send_errors().too_long == 4);
+  REQUIRE(from->counters().errors[PortError::kTooLong] == 4);
   REQUIRE(from->counters().send_errors == 4);
   return 0;
 }

@@ -2,7 +2,9 @@
 // interfaces, and a link slow enough to fill the send buffer.
 #include <gtest/gtest.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include "transport/port/udp/interfaces.h"
 #include "transport/port/udp/network_namespace.h"
@@ -138,6 +140,119 @@ int FillTheSendBuffer(NetIo net_io) {
 TEST_P(NetworkTest, AFullSendBufferHoldsPacketsBackInOrder) {
   const int result = RunInNamespace([] { return FillTheSendBuffer(GetParam()); });
   if (result == kNotAllowed) GTEST_SKIP() << "no namespaces, iproute2, tbf or such a port here";
+  EXPECT_EQ(result, 0);
+}
+
+// A queueing discipline that is full, which the kernel tells those who ask (IP_RECVERR).
+int MeetAFullQueue(NetIo net_io) {
+  if (!Run("ip link set lo up") || !Run("tc qdisc add dev lo root pfifo limit 0")) {
+    return kNotAllowed;
+  }
+  UdpPortError error;
+  const Gid a = V4(127, 0, 0, 1);
+  // More batches than are sent together.
+  std::vector<Gid> hosts;
+  UdpPortConfig peer{.addresses = {}};
+  for (uint8_t i = 2; i < 8; ++i) {
+    hosts.push_back(V4(127, 0, 0, i));
+    peer.addresses.push_back({hosts.back()});
+  }
+  auto from = OpenUdpPort({.addresses = {{a}}}, net_io, &error);
+  if (from == nullptr) return kNotAllowed;
+  const int on = 1;
+  for (int fd = 3; fd < 64; ++fd) setsockopt(fd, IPPROTO_IP, IP_RECVERR, &on, sizeof on);
+  auto to = OpenUdpPort(peer, net_io, &error);
+  REQUIRE(to != nullptr);
+  wire::PacketAddress address;
+  address.source = a;
+  const auto bytes = MakePacket(100, 1);
+  for (const Gid& host : hosts) {
+    address.destination = host;
+    REQUIRE(from->Send({}, {.address = address, .bytes = bytes.data(), .length = 100}));
+  }
+  from->Flush({});
+  // Tried once a turn, and kept.
+  REQUIRE(from->counters().sent_packets == 0);
+  REQUIRE(from->counters().send_errors == 0);
+  for (int i = 0; i < 4; ++i) REQUIRE(!from->PrepareToSleep());
+  REQUIRE(from->counters().send_errors == 0);
+  REQUIRE(Run("tc qdisc del dev lo root"));
+  REQUIRE(from->PrepareToSleep());
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    Received got;
+    REQUIRE(ReceiveOne(to.get(), &got));
+    REQUIRE(got.bytes == bytes);
+  }
+  // Full for good: lost, counted, and the port goes on.
+  REQUIRE(Run("tc qdisc add dev lo root pfifo limit 0"));
+  for (const Gid& host : hosts) {
+    address.destination = host;
+    REQUIRE(from->Send({}, {.address = address, .bytes = bytes.data(), .length = 100}));
+  }
+  from->Flush({});
+  while (!from->PrepareToSleep()) {
+  }
+  REQUIRE(from->counters().send_errors == hosts.size());
+  REQUIRE(from->counters().errors[PortError::kNoSendMemory] == hosts.size());
+  REQUIRE(Run("tc qdisc del dev lo root"));
+  REQUIRE(from->Send({}, {.address = address, .bytes = bytes.data(), .length = 100}));
+  from->Flush({});
+  Received got;
+  REQUIRE(ReceiveOne(to.get(), &got));
+  return 0;
+}
+
+TEST_P(NetworkTest, AFullQueueOfTheInterfaceIsTriedOnceATurn) {
+  const int result = RunInNamespace([] { return MeetAFullQueue(GetParam()); });
+  if (result == kNotAllowed) GTEST_SKIP() << "no namespaces, iproute2, pfifo or such a port here";
+  EXPECT_EQ(result, 0);
+}
+
+bool MakeInterface() {
+  return Run("ip link add roce0 type dummy") && Run("ip link set roce0 up") &&
+         Run("ip addr add 10.99.0.1/24 dev roce0") && Run("ip addr add fd99::1/64 dev roce0 nodad");
+}
+
+// What it sends to its own groups comes back to a port, by way of its interface.
+int JoinOnAnInterfaceMadeAnew(NetIo net_io) {
+  if (!MakeInterface()) return kNotAllowed;
+  Gid ipv6, group6;
+  ipv6.raw = {0xfd, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+  group6.raw = {0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9};
+  const Gid addresses[] = {V4(10, 99, 0, 1), ipv6};
+  const Gid groups[] = {V4(239, 9, 9, 9), group6};
+  const uint32_t before = if_nametoindex("roce0");
+  UdpPortError error;
+  auto port = OpenUdpPort({.addresses = {{addresses[0], before}, {ipv6, before}}}, net_io, &error);
+  if (port == nullptr) return kNotAllowed;
+  for (const Gid& group : groups) REQUIRE(port->JoinGroup(group) == 0);
+  const auto talk = [&](uint32_t seed) {
+    for (size_t i = 0; i < 2; ++i) {
+      wire::PacketAddress address;
+      address.source = addresses[i];
+      address.destination = groups[i];
+      const auto bytes = MakePacket(100, seed + static_cast<uint32_t>(i));
+      port->Send({}, {.address = address, .bytes = bytes.data(), .length = 100});
+      port->Flush({});
+      Received got;
+      REQUIRE(ReceiveOne(port.get(), &got));
+      REQUIRE(got.bytes == bytes && got.address.destination == groups[i]);
+    }
+    return 0;
+  };
+  REQUIRE(talk(0) == 0);
+  REQUIRE(Run("ip link del roce0") && Run("ip link add spare type dummy") && MakeInterface());
+  const uint32_t after = if_nametoindex("roce0");
+  REQUIRE(after != before);
+  for (const Gid& address : addresses) port->FollowInterface({address, after});
+  REQUIRE(talk(10) == 0);
+  for (const Gid& group : groups) port->LeaveGroup(group);
+  return 0;
+}
+
+TEST_P(NetworkTest, GroupsAreJoinedOnAnInterfaceMadeAnew) {
+  const int result = RunInNamespace([] { return JoinOnAnInterfaceMadeAnew(GetParam()); });
+  if (result == kNotAllowed) GTEST_SKIP() << "no namespaces, dummies, IPv6 or such a port here";
   EXPECT_EQ(result, 0);
 }
 

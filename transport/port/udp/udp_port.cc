@@ -19,10 +19,6 @@ constexpr uint32_t kRetriesMax = 16;
 // A route may change to an interface that takes batches; so they are tried again after this many.
 constexpr uint32_t kOneByOnePackets = 1 << 16;
 
-int SendMessage(int fd, const msghdr* message) {
-  return sendmsg(fd, message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ? 0 : errno;
-}
-
 }  // namespace
 
 UdpPort::UdpPort(const UdpPortConfig& config) : config_(config), collector_(kBatches) {}
@@ -86,33 +82,59 @@ int UdpPort::JoinGroup(const Gid& group) {
     }
   }
   if (via == nullptr) return EADDRNOTAVAIL;
-  Endpoint opened;
-  if (int error = OpenGroupEndpoint(*via, group, config_, &opened); error != 0) return error;
-  if (!wants_grh_) AskForGrh(opened, false);
+  const UdpAddress address = via->address;
   auto place = std::find_if(endpoints_.begin(), endpoints_.end(),
                             [](const Endpoint& endpoint) { return endpoint.fd < 0; });
-  const size_t index = static_cast<size_t>(place - endpoints_.begin());
+  const auto index = static_cast<size_t>(place - endpoints_.begin());
   if (place == endpoints_.end()) {
-    endpoints_.push_back(opened);
+    endpoints_.emplace_back();
     blocked_.push_back(false);
-  } else {
-    *place = opened;
   }
-  if (int error = OnSocketOpened(index); error != 0) {
+  return ListenTo(group, address, index);
+}
+
+int UdpPort::ListenTo(const Gid& group, const UdpAddress& via, size_t index) {
+  Endpoint opened;
+  if (int error = OpenGroupEndpoint(via, group, config_, &opened); error != 0) return error;
+  if (!wants_grh_) AskForGrh(opened, false);
+  CloseEndpoint(index);
+  endpoints_[index] = opened;
+  const int error = OnSocketOpened(index);
+  if (error != 0) {
     close(opened.fd);
     endpoints_[index].fd = -1;
-    return error;
   }
-  return 0;
+  return error;
+}
+
+void UdpPort::CloseEndpoint(size_t index) {
+  if (endpoints_[index].fd < 0) return;
+  OnSocketClosing(index);
+  close(endpoints_[index].fd);
+  endpoints_[index].fd = -1;
+}
+
+void UdpPort::FollowInterface(const UdpAddress& address) {
+  for (size_t i = 0; i < endpoints_.size(); ++i) {
+    Endpoint& endpoint = endpoints_[i];
+    if (endpoint.fd < 0 || endpoint.address.gid != address.gid ||
+        endpoint.address.interface_index == address.interface_index) {
+      continue;
+    }
+    if (endpoint.IsForGroup()) {
+      // A new socket, as IPv6 binds one to its interface. If it can't be had, the old one tells the
+      // next call that there is something to do.
+      ListenTo(endpoint.bound, address, i);
+    } else {
+      endpoint.address.interface_index = address.interface_index;
+      SetMulticastInterface(endpoint);
+    }
+  }
 }
 
 void UdpPort::LeaveGroup(const Gid& group) {
   for (size_t i = 0; i < endpoints_.size(); ++i) {
-    Endpoint& endpoint = endpoints_[i];
-    if (endpoint.fd < 0 || !endpoint.IsForGroup() || endpoint.bound != group) continue;
-    OnSocketClosing(i);
-    close(endpoint.fd);
-    endpoint.fd = -1;
+    if (endpoints_[i].IsForGroup() && endpoints_[i].bound == group) CloseEndpoint(i);
   }
 }
 
@@ -126,8 +148,7 @@ bool UdpPort::Send(Instant now, const OutPacket& packet) {
       endpoints_[from].ipv4 != packet.address.IsIpv4()) {
     const bool too_long =
         from < endpoints_.size() && endpoints_[from].ipv4 == packet.address.IsIpv4();
-    CountSendError(too_long ? EMSGSIZE : EADDRNOTAVAIL, 1, &send_errors_);
-    ++counters_.send_errors;
+    Lose(too_long ? EMSGSIZE : EADDRNOTAVAIL, 1);
     return packet.GiveBack();
   }
   wire::PacketAddress address = packet.address;
@@ -140,6 +161,11 @@ bool UdpPort::Send(Instant now, const OutPacket& packet) {
   }
   if (collector_.HasReady(blocked_)) OnBatchesReady();
   return true;
+}
+
+int UdpPort::SendMessage(int fd, const msghdr* message) const {
+  if (config_.send_message) return config_.send_message(fd, message);
+  return sendmsg(fd, message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ? 0 : errno;
 }
 
 UdpPort::Progress UdpPort::Transmit(SendBatch* batch) {
@@ -163,17 +189,17 @@ UdpPort::Progress UdpPort::OnSent(SendBatch* batch, int error) {
         collector_.PutBack(batch);
         return Progress::kLater;
       }
-      Lose(*batch, error, batch->segment_count);
+      Lose(error, batch->segment_count);
       break;
     case SendOutcome::kNoRoom:
       collector_.PutBack(batch);
       return Progress::kBlocked;
     case SendOutcome::kOneByOne:
-      ++send_errors_.batches_refused;
+      CountError(PortError::kBatchRefused, error);
       batch->BecomeOneByOne();
       return TransmitOneByOne(batch);
     case SendOutcome::kLost:
-      Lose(*batch, error, batch->segment_count);
+      Lose(error, batch->segment_count);
       break;
   }
   collector_.Release(batch);
@@ -199,7 +225,7 @@ UdpPort::Progress UdpPort::TransmitOneByOne(SendBatch* batch) {
           collector_.PutBack(batch);
           return Progress::kLater;
         }
-        Lose(*batch, error, 1);
+        Lose(error, 1);
         all_sent = false;
         break;
       case SendOutcome::kNoRoom:
@@ -207,7 +233,7 @@ UdpPort::Progress UdpPort::TransmitOneByOne(SendBatch* batch) {
         return Progress::kBlocked;
       case SendOutcome::kOneByOne:
       case SendOutcome::kLost:
-        Lose(*batch, error, 1);
+        Lose(error, 1);
         all_sent = false;
         break;
     }
@@ -219,9 +245,16 @@ UdpPort::Progress UdpPort::TransmitOneByOne(SendBatch* batch) {
   return Progress::kDone;
 }
 
-void UdpPort::Lose(const SendBatch& batch, int error, uint64_t packets) {
+void UdpPort::Lose(int error, uint64_t packets) {
   counters_.send_errors += packets;
-  CountSendError(error, packets, &send_errors_);
+  CountError(KindOfSendError(error), error, packets);
+}
+
+void UdpPort::CountError(PortError kind, int error, uint64_t count) {
+  uint64_t& counter = counters_.errors[kind];
+  const bool is_first = counter == 0;
+  counter += count;
+  if (is_first && on_first_error_) on_first_error_(kind, error);
 }
 
 bool UdpPort::GoesOneByOne(const Gid& destination) {

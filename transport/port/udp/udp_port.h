@@ -5,13 +5,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "transport/port/packet_port.h"
 #include "transport/port/udp/received_datagram.h"
 #include "transport/port/udp/send_batch.h"
-#include "transport/port/udp/send_error.h"
+#include "transport/port/udp/socket_error.h"
 #include "transport/port/udp/udp_socket.h"
 
 namespace verbena::transport {
@@ -26,11 +28,17 @@ class UdpPort : public PacketPort {
   bool Send(Instant now, const OutPacket& packet) final;
   int JoinGroup(const Gid& group) final;
   void LeaveGroup(const Gid& group) final;
+  // The interface that has this address of the port's is another one now, made anew: what is sent
+  // to groups leaves by it, and the groups joined on the old one are joined there.
+  void FollowInterface(const UdpAddress& address);
   void WantGrh(bool is_wanted) final;
   void LearnIpId(const InPacket& packet, uint16_t ip_id) final { hints_.Learn(ip_id); }
   const PortCounters& counters() const final { return counters_; }
 
-  const SendErrorCounters& send_errors() const { return send_errors_; }
+  // Is told of the first error of each kind, and its errno, in the port's thread.
+  void OnFirstError(std::function<void(PortError, int error)> tell) {
+    on_first_error_ = std::move(tell);
+  }
   // Datagrams too short for a BTH and an ICRC, dropped here.
   uint64_t runts() const { return runts_; }
   uint32_t receive_buffer_bytes() const final;
@@ -58,11 +66,14 @@ class UdpPort : public PacketPort {
   // What the kernel said about the whole batch: errno or 0. kDone, kBlocked and kLater as above.
   Progress OnSent(SendBatch* batch, int error);
 
+  void CountError(PortError kind, int error, uint64_t count = 1);
+
   // Takes the next packet out of `datagram`, counting it; skips runts.
   bool TakePacket(ReceivedDatagram* datagram, InPacket* out);
   void BeginDatagram(const msghdr& message, const std::byte* bytes, size_t length, size_t endpoint,
                      ReceivedDatagram* out);
 
+  const UdpPortConfig& config() const { return config_; }
   std::vector<Endpoint>& endpoints() { return endpoints_; }
   SendCollector& collector() { return collector_; }
 
@@ -74,8 +85,12 @@ class UdpPort : public PacketPort {
   };
   static constexpr size_t kOneByOneMax = 16;
 
+  // Opens the group's socket at this place, instead of the one that may be there. 0 or errno.
+  int ListenTo(const Gid& group, const UdpAddress& via, size_t index);
+  void CloseEndpoint(size_t index);
+  int SendMessage(int fd, const msghdr* message) const;
   Progress TransmitOneByOne(SendBatch* batch);
-  void Lose(const SendBatch& batch, int error, uint64_t packets);
+  void Lose(int error, uint64_t packets);
   bool GoesOneByOne(const Gid& destination);
   void RememberOneByOne(const Gid& destination);
 
@@ -87,7 +102,7 @@ class UdpPort : public PacketPort {
   IpIdHints hints_;
   std::vector<OneByOne> one_by_one_;
   PortCounters counters_;
-  SendErrorCounters send_errors_;
+  std::function<void(PortError, int error)> on_first_error_;
   uint64_t runts_ = 0;
 };
 

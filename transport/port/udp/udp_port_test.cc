@@ -147,7 +147,7 @@ TEST_P(UdpPortTest, ABatchIsOneCallAndEveryIcrcIsRight) {
     EXPECT_EQ(got.ip_id, i);
     EXPECT_EQ(got.check, IcrcCheck::kExact) << i;
   }
-  if (a_->send_errors().batches_refused == 0) {
+  if (a_->counters().errors[PortError::kBatchRefused] == 0) {
     EXPECT_EQ(a_->counters().sent_batches, 1u);
   }
   EXPECT_EQ(a_->counters().sent_packets, kBatchSegmentsMax);
@@ -209,7 +209,7 @@ TEST_P(UdpPortTest, DestinationsTakeTurnsWithoutLosingTheirBatches) {
     EXPECT_EQ(got.bytes, MakePacket(300, 1000 + i));
     EXPECT_EQ(got.check, IcrcCheck::kExact);
   }
-  if (a_->send_errors().batches_refused == 0) {
+  if (a_->counters().errors[PortError::kBatchRefused] == 0) {
     EXPECT_EQ(a_->counters().sent_batches, 2u);
   }
 }
@@ -398,7 +398,7 @@ TEST_P(UdpPortTest, WhatCannotBeSentIsLostAndCounted) {
   wire::PacketAddress strange = to_b_;
   strange.source = Loopback(9);  // not ours
   Send(a_.get(), strange, bytes);
-  EXPECT_EQ(a_->send_errors().no_source, 1u);
+  EXPECT_EQ(a_->counters().errors[PortError::kNoSource], 1u);
   // From a loopback address nothing leaves the host.
   strange = to_b_;
   strange.destination = V4(198, 51, 100, 77);

@@ -80,20 +80,6 @@ bool SetCommon(int fd, bool ipv4) {
          Set(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
 }
 
-// So that what we send to a group leaves by our own interface. An interface without multicast
-// refuses it; unicast works there all the same.
-void SetMulticastInterface(const Endpoint& endpoint) {
-  if (endpoint.ipv4) {
-    ip_mreqn request{};
-    memcpy(&request.imr_address, &endpoint.address.gid.raw[12], 4);
-    request.imr_ifindex = static_cast<int>(endpoint.address.interface_index);
-    setsockopt(endpoint.fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request);
-  } else {
-    Set(endpoint.fd, IPPROTO_IPV6, IPV6_MULTICAST_IF,
-        static_cast<int>(endpoint.address.interface_index));
-  }
-}
-
 UdpPortErrorKind KindOf(int error) {
   switch (error) {
     case EADDRINUSE:
@@ -152,17 +138,17 @@ int NewSocket(bool ipv4) {
   return socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_UDP);
 }
 
-int JoinOn(int fd, const Endpoint& via, const Gid& group) {
-  if (via.ipv4) {
+int JoinOn(int fd, const UdpAddress& via, const Gid& group) {
+  if (via.gid.IsIpv4Mapped()) {
     ip_mreqn request{};
     memcpy(&request.imr_multiaddr, &group.raw[12], 4);
-    memcpy(&request.imr_address, &via.address.gid.raw[12], 4);
-    request.imr_ifindex = static_cast<int>(via.address.interface_index);
+    memcpy(&request.imr_address, &via.gid.raw[12], 4);
+    request.imr_ifindex = static_cast<int>(via.interface_index);
     return setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request) == 0 ? 0 : errno;
   }
   ipv6_mreq request{};
   memcpy(&request.ipv6mr_multiaddr, group.raw.data(), 16);
-  request.ipv6mr_interface = via.address.interface_index;
+  request.ipv6mr_interface = via.interface_index;
   return setsockopt(fd, IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, &request, sizeof request) == 0 ? 0
                                                                                           : errno;
 }
@@ -255,6 +241,18 @@ uint8_t FollowHopLimit(const wire::PacketAddress& to, Endpoint* from) {
   return 0;
 }
 
+void SetMulticastInterface(const Endpoint& endpoint) {
+  if (endpoint.ipv4) {
+    ip_mreqn request{};
+    memcpy(&request.imr_address, &endpoint.address.gid.raw[12], 4);
+    request.imr_ifindex = static_cast<int>(endpoint.address.interface_index);
+    setsockopt(endpoint.fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request);
+  } else {
+    Set(endpoint.fd, IPPROTO_IPV6, IPV6_MULTICAST_IF,
+        static_cast<int>(endpoint.address.interface_index));
+  }
+}
+
 bool OpenEndpoint(const UdpAddress& address, const UdpPortConfig& config, Endpoint* out,
                   UdpPortError* error) {
   const uint16_t port = config.port;
@@ -274,16 +272,17 @@ bool OpenEndpoint(const UdpAddress& address, const UdpPortConfig& config, Endpoi
   return true;
 }
 
-int OpenGroupEndpoint(const Endpoint& via, const Gid& group, const UdpPortConfig& config,
+int OpenGroupEndpoint(const UdpAddress& via, const Gid& group, const UdpPortConfig& config,
                       Endpoint* out) {
-  *out = {.address = via.address, .bound = group, .ipv4 = via.ipv4};
-  if (!IsGroup(group) || group.IsIpv4Mapped() != via.ipv4) return EINVAL;
-  out->fd = NewSocket(via.ipv4);
+  const bool ipv4 = via.gid.IsIpv4Mapped();
+  *out = {.address = via, .bound = group, .ipv4 = ipv4};
+  if (!IsGroup(group) || group.IsIpv4Mapped() != ipv4) return EINVAL;
+  out->fd = NewSocket(ipv4);
   if (out->fd < 0) return errno;
   int error = 0;
   // Every NIC of this host that joins has a socket at the group's address, and each gets a copy.
-  const SocketAddress name = MakeSocketAddress(group, config.port, via.address.interface_index);
-  if (!SetCommon(out->fd, via.ipv4) || !Set(out->fd, SOL_SOCKET, SO_REUSEADDR, 1) ||
+  const SocketAddress name = MakeSocketAddress(group, config.port, via.interface_index);
+  if (!SetCommon(out->fd, ipv4) || !Set(out->fd, SOL_SOCKET, SO_REUSEADDR, 1) ||
       bind(out->fd, name.get(), name.length) != 0) {
     error = errno;
   } else {

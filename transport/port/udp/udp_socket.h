@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,12 @@ struct UdpPortConfig {
   // Asked for each socket, to receive and to send; the kernel gives what net.core.[rw]mem_max
   // allows, or all of it to those with CAP_NET_ADMIN.
   uint32_t socket_buffer_bytes = kSocketBufferBytes;
+  // Entries of io_uring's submission queue, at least 2.
+  uint32_t submission_entries = 128;
+  // For tests, the kernel on a bad day. What sendmsg says: errno or 0.
+  std::function<int(int fd, const msghdr* message)> send_message{};
+  // What io_uring_submit says instead of doing it: a negative errno. 0: it does it.
+  std::function<int()> refuse_submission{};
 };
 
 enum class UdpPortErrorKind : uint8_t {
@@ -91,8 +98,11 @@ struct Endpoint {
 // The socket of one address: non-blocking, unfragmented both ways, batching if the kernel can.
 bool OpenEndpoint(const UdpAddress& address, const UdpPortConfig& config, Endpoint* out,
                   UdpPortError* error);
+// So that what is sent to a group leaves by the endpoint's own interface. One without multicast
+// refuses it; unicast works there all the same.
+void SetMulticastInterface(const Endpoint& endpoint);
 // A socket that receives what is sent to `group` on the interface of `via`. 0 or errno.
-int OpenGroupEndpoint(const Endpoint& via, const Gid& group, const UdpPortConfig& config,
+int OpenGroupEndpoint(const UdpAddress& via, const Gid& group, const UdpPortConfig& config,
                       Endpoint* out);
 // Whether the kernel shall tell what a GRH has of a datagram's IP header. Sockets are opened so.
 void AskForGrh(const Endpoint& endpoint, bool is_wanted);

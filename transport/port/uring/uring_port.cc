@@ -13,7 +13,6 @@
 namespace verbena::transport {
 namespace {
 
-constexpr unsigned kSqEntries = 128;
 // All buffers and all batches may complete, and receives end, between two calls.
 constexpr unsigned kCqEntries = 512;
 // A power of two. Each holds the largest datagram; few, so that a stream stays in the cache.
@@ -141,7 +140,8 @@ bool UringPort::OpenRing(UdpPortError* error) {
                  IORING_SETUP_TASKRUN_FLAG;
   params.cq_entries = kCqEntries;
   // Not SINGLE_ISSUER, and so not DEFER_TASKRUN: see TakeOver.
-  if (int failed = io_uring_queue_init_params(kSqEntries, &ring_->ring, &params); failed != 0) {
+  if (int failed = io_uring_queue_init_params(config().submission_entries, &ring_->ring, &params);
+      failed != 0) {
     *error = NoUring(-failed);
     return false;
   }
@@ -272,7 +272,6 @@ bool UringPort::Arm(size_t endpoint) {
   ring_->last_send = nullptr;
   ++unsubmitted_;
   ++holding_;
-  ++uring_counters_.receives_armed;
   return true;
 }
 
@@ -303,6 +302,7 @@ void UringPort::WaitForRoom(size_t endpoint) {
 }
 
 void UringPort::OnBatchesReady() {
+  is_later_ = false;
   while (SendBatch* batch = TakeReady()) {
     // What comes later to a socket is not submitted before it is known that the earlier was sent:
     // it might find the room that the earlier did not.
@@ -311,7 +311,7 @@ void UringPort::OnBatchesReady() {
     if (full || (batch->one_by_one && sends_under_way_ > 0)) {
       collector().PutBack(batch);
       Submit();
-      if (sends_under_way_ > 0 || unsubmitted_ > 0) return;  // EAGAIN, EBUSY
+      if (sends_under_way_ > 0 || unsubmitted_ > 0 || is_later_) return;  // EAGAIN, EBUSY; ENOBUFS
       continue;
     }
     if (!batch->one_by_one) {
@@ -344,10 +344,12 @@ void UringPort::Prepare(SendBatch* batch) {
 
 void UringPort::Submit() {
   if (unsubmitted_ == 0) return;
-  ring_->last_send = nullptr;
+  int submitted = 0;
   for (int tries = 0; tries < kSubmitTriesMax; ++tries) {
-    const int submitted = io_uring_submit(&ring_->ring);
+    submitted = config().refuse_submission ? config().refuse_submission() : 0;
+    if (submitted == 0) submitted = io_uring_submit(&ring_->ring);
     if (submitted >= 0) {
+      ring_->last_send = nullptr;
       unsubmitted_ = io_uring_sq_ready(&ring_->ring);
       // Sends have completed by now. Taken out here: their order depends on it, and they don't make
       // poll_fd readable.
@@ -360,7 +362,7 @@ void UringPort::Submit() {
     break;
   }
   // EAGAIN: the kernel's memory is short. It all stays queued, and the next call tries again.
-  ++uring_counters_.submissions_refused;
+  CountError(PortError::kSubmissionRefused, -submitted);
 }
 
 void UringPort::Flush(Instant now) {
@@ -376,11 +378,11 @@ void UringPort::Flush(Instant now) {
   }
   uint64_t cancelled = 0;
   do {
-    cancelled = uring_counters_.sends_cancelled;
+    cancelled = sends_cancelled_;
     OnBatchesReady();
     Submit();
     // Each time round, the batch at the head of a chain is done with, or its socket blocked.
-  } while (cancelled != uring_counters_.sends_cancelled);
+  } while (cancelled != sends_cancelled_ && !is_later_);
 }
 
 bool UringPort::Reap() {
@@ -418,12 +420,13 @@ void UringPort::OnCompletion(uint64_t user_data, int result, uint32_t flags) {
       SendBatch* batch = collector().at(index);
       const uint32_t endpoint = batch->endpoint;
       if (result == -ECANCELED) {
-        ++uring_counters_.sends_cancelled;
+        ++sends_cancelled_;
         collector().PutBack(batch);
-      } else if (OnSent(batch, result < 0 ? -result : 0) == Progress::kBlocked &&
-                 !blocked()[endpoint]) {
-        WaitForRoom(endpoint);
+        break;
       }
+      const Progress progress = OnSent(batch, result < 0 ? -result : 0);
+      if (progress == Progress::kBlocked && !blocked()[endpoint]) WaitForRoom(endpoint);
+      if (progress == Progress::kLater) is_later_ = true;
       break;
     }
     case Request::kRoom:
@@ -450,10 +453,10 @@ void UringPort::OnReceived(uint32_t endpoint, uint64_t user_data, int result, ui
   }
   if ((flags & IORING_CQE_F_MORE) != 0 || !ours) return;
   if (result == -ENOBUFS) {
-    ++uring_counters_.buffer_shortages;
-  } else if (result < 0 && result != -ECANCELED) {
-    // ENOMEM, or an error of the socket about an earlier packet: arming it anew goes on.
-    ++uring_counters_.receive_errors;
+    CountError(PortError::kNoReceiveBuffer, ENOBUFS);
+  } else if (result < 0 && result != -ECANCELED && result != -EINTR) {
+    // Arming it anew goes on.
+    CountError(KindOfReceiveError(-result), -result);
     ++failures_in_a_row_;
   }
   // An earlier one ended, after TakeOver: the current one goes on.
@@ -500,8 +503,8 @@ bool UringPort::Receive(Instant now, InPacket* out) {
     }
     if (arrivals_.empty()) {
       if (!Reap()) {
-        // A socket may have room again.
-        if (collector().HasReady(blocked())) {
+        // A socket may have room again, or the kernel memory for what it refused.
+        if (collector().HasReady(blocked()) || unsubmitted_ > 0) {
           OnBatchesReady();
           Submit();
         }

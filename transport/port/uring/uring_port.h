@@ -14,14 +14,6 @@
 
 namespace verbena::transport {
 
-struct UringCounters {
-  uint64_t buffer_shortages = 0;  // ENOBUFS: more datagrams than buffers between two calls
-  uint64_t receives_armed = 0;
-  uint64_t receive_errors = 0;       // a receive ended for another reason
-  uint64_t sends_cancelled = 0;      // ECANCELED: one before them in their chain was not sent
-  uint64_t submissions_refused = 0;  // EAGAIN, EBUSY: tried again
-};
-
 class UringPort final : public UdpPort {
  public:
   // nullptr: `error` says why. kNoUring: this system has no io_uring for us.
@@ -33,8 +25,6 @@ class UringPort final : public UdpPort {
   bool Receive(Instant now, InPacket* out) override;
   int poll_fd() const override;
   bool PrepareToSleep() override;
-
-  const UringCounters& uring_counters() const { return uring_counters_; }
 
  private:
   struct Ring;  // io_uring's types stay in this folder
@@ -85,7 +75,8 @@ class UringPort final : public UdpPort {
   uint32_t unsubmitted_ = 0;
   uint32_t sends_under_way_ = 0;  // prepared, and not completed
   uint32_t holding_ = 0;          // requests that hold a socket until they complete
-  UringCounters uring_counters_;
+  bool is_later_ = false;  // a batch waits for the next turn, when the kernel may have memory
+  uint64_t sends_cancelled_ = 0;  // ECANCELED: one before them in their chain was not sent
 };
 
 }  // namespace verbena::transport

@@ -1,4 +1,4 @@
-#include "transport/port/udp/send_error.h"
+#include "transport/port/udp/socket_error.h"
 
 #include <cerrno>
 
@@ -23,39 +23,58 @@ SendOutcome ClassifySendError(int error, bool batch) {
     case ENOPROTOOPT:
       return batch ? SendOutcome::kOneByOne : SendOutcome::kLost;
     default:
-      // ENETUNREACH, EHOSTUNREACH, ENETDOWN, EPERM, EACCES, EADDRNOTAVAIL, ENODEV...
+      // ENETUNREACH, EHOSTUNREACH, EHOSTDOWN, ENETDOWN, EPERM, EACCES, EADDRNOTAVAIL, ENODEV...
       return SendOutcome::kLost;
   }
 }
 
-void CountSendError(int error, uint64_t packets, SendErrorCounters* counters) {
+PortError KindOfSendError(int error) {
   switch (error) {
     case EMSGSIZE:
-      counters->too_long += packets;
-      break;
+      return PortError::kTooLong;
     case ENETUNREACH:
     case EHOSTUNREACH:
+    case EHOSTDOWN:
     case ENETDOWN:
-      counters->unreachable += packets;
-      break;
+      return PortError::kUnreachable;
     case EPERM:
     case EACCES:
-      counters->forbidden += packets;
-      break;
+      return PortError::kForbidden;
     case ECONNREFUSED:
-      counters->refused += packets;
-      break;
+      return PortError::kRefused;
     case EADDRNOTAVAIL:
     case EINVAL:
     case ENODEV:
-      counters->no_source += packets;
-      break;
+    case ENXIO:  // IPv6: no interface of that scope
+      return PortError::kNoSource;
     case ENOBUFS:
     case ENOMEM:
-      counters->no_memory += packets;
-      break;
+      return PortError::kNoSendMemory;
+    default:  // EIO, EOPNOTSUPP, ENOPROTOOPT; EINTR, time and again
+      return PortError::kOtherSend;
+  }
+}
+
+PortError KindOfReceiveError(int error) {
+  switch (error) {
+    // What ICMP, or the way out, says of a packet sent before. Each is told once.
+    case ECONNREFUSED:
+    case ENETUNREACH:
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+    case ENETDOWN:
+    case EMSGSIZE:
+    case EPROTO:
+    case ENOPROTOOPT:
+    case EACCES:
+    case EPERM:
+    case EOPNOTSUPP:
+      return PortError::kAboutSent;
+    case ENOMEM:
+    case ENOBUFS:
+      return PortError::kNoReceiveMemory;
     default:
-      counters->other += packets;
+      return PortError::kOtherReceive;
   }
 }
 
