@@ -95,10 +95,15 @@ class Namespace:
             return "fe80::" in shown and "tentative" not in shown
         wait_for(usable, 10, f"{INTERFACE} has its link-local address")
 
-    def nic(self, addresses):
-        """An instance with one NIC on these addresses."""
+    def nic(self, addresses, has_default_sockets=False):
+        """An instance with one NIC on these addresses.
+
+        `has_default_sockets`: as without privileges, of the size that net.core.rmem_max allows.
+        """
         spec = ",".join(f"ip={address}" for address in addresses)
-        instance = Instance(self.case, nics=None, flags=[f"--nic={spec}"], wrapper=self.enter([]))
+        wrapper = ["setpriv", "--bounding-set=-net_admin"] if has_default_sockets else []
+        instance = Instance(self.case, nics=None, flags=[f"--nic={spec}"],
+                            wrapper=self.enter(wrapper))
         return Host(instance, addresses[0], self)
 
 
@@ -115,15 +120,16 @@ def join(left, right, mtu):
         namespace.await_interface()
 
 
-def two_hosts(case, mtu, gid_index=IPV4):
+def two_hosts(case, mtu, gid_index=IPV4, **options):
     """Two hosts on a cable with a daemon each."""
     left, right = Namespace(case, "left"), Namespace(case, "right")
     join(left, right, mtu)
-    return pair_on(left, right, gid_index)
+    return pair_on(left, right, gid_index, **options)
 
 
-def pair_on(left, right, gid_index=IPV4):
-    server, client = left.nic(ADDRESSES[0]), right.nic(ADDRESSES[1])
+def pair_on(left, right, gid_index=IPV4, **options):
+    """`options`: of Namespace.nic."""
+    server, client = left.nic(ADDRESSES[0], **options), right.nic(ADDRESSES[1], **options)
     return Pair(server, client, gid_index, (DEVICES[0], DEVICES[0]))
 
 
