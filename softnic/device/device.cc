@@ -93,5 +93,6 @@ std::vector<NicStatus> Device::ListNicStatuses() const { return impl_->core.List
 Instant Device::PollTimeout() const { return impl_->core.PollTimeout(); }
 std::vector<ShowRow> Device::Show(ShowKind kind) const { return impl_->core.Show(kind); }
 DeviceStats Device::Stats() const { return impl_->core.Stats(); }
+DeviceUsage Device::Usage() const { return impl_->core.Usage(); }
 
 }  // namespace verbena::softnic

@@ -108,6 +108,20 @@ struct DeviceStats {
   uint64_t send_wqes = 0, pdus = 0, payload_bytes = 0, commands = 0, hostile_acts = 0;
 };
 
+// What of a bounded kind is in use, beside the bound: for tests that judge a run step by step.
+struct DeviceUsage {
+  // Connections' bytes under way to one address, and the same as its QPs have it.
+  struct Peer {
+    uint64_t bytes = 0, qp_bytes = 0, room_bytes = 0;
+    uint32_t users = 0, qps = 0;
+  };
+  std::vector<Peer> peers;
+  uint64_t held_packets = 0;  // from networks, for QPs that can't take them yet
+  uint64_t qp_held_packets = 0;
+  uint64_t rc_qp_held_packets_most = 0, rc_qp_held_packets_max = 0;
+  uint64_t tx_packets = 0, tx_packets_max = 0;  // made, and with no port yet
+};
+
 // A NIC as `verbena status` and `devices` tell of it.
 struct NicStatus {
   shm::NicInfo info;
@@ -213,6 +227,7 @@ class Device {
   // --- sight ------------------------------------------------------------------------------------
   std::vector<ShowRow> Show(ShowKind kind) const;
   DeviceStats Stats() const;
+  DeviceUsage Usage() const;
   std::vector<NicStatus> ListNicStatuses() const;
   // Whose a packet of the NIC is, e.g. "ib_write_bw (pid 812) QP 0x11 → 10.0.0.2 QP 0x12", or for
   // multicast "group ff12::1: mckey (pid 9) QP 0x13 ← …"; never empty.

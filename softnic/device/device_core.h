@@ -91,6 +91,7 @@ class DeviceCore {
                        std::string* error);
   std::vector<ShowRow> Show(ShowKind kind) const;
   DeviceStats Stats() const;
+  DeviceUsage Usage() const;
 
   // --- what DeviceQp calls back -----------------------------------------------------------------
   void CountHostileAct() { ++hostile_acts_; }
@@ -559,8 +560,7 @@ class DeviceCore {
   Merge merge_;
   bool is_mid_message_ = false;  // of a network
   // Since the last message came from a network no client has posted; and then the next one came.
-  bool may_be_streaming_ = false;
-  bool is_streaming_ = false;
+  bool may_be_streaming_ = false, is_streaming_ = false;
   bool awaits_peer_room_ = false;  // some QP of peer_waiters_ began to since the NIC slept last
   std::vector<QpRef> stalled_;     // their port had no room
   std::deque<HeldAck> held_acks_;  // oldest first; some have left meanwhile

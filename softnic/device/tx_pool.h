@@ -74,6 +74,9 @@ class TxPool final : public transport::PacketLender {
   TxBlock* TakeBlock(uint32_t bytes);
   // A packet `offset` bytes into the block.   Precondition: Has(1, …).
   TxPacket* Take(TxBlock* block, uint32_t offset);
+  uint32_t packets_in_use() const {
+    return static_cast<uint32_t>(packets_.size()) * kChunkPackets - free_packet_count_;
+  }
   void Give(TxPacket* packet);
   // Whether a port may keep the packet: half of the blocks of each size stay for packets that are
   // being made, so that it is a port without room that holds up its QPs, and not this memory.

@@ -177,11 +177,15 @@ def bandwidth(case, rounds):
 
 
 def sockets(case):
-    """What bare sockets do on loopback, by payload and way; the ports' own figures are left."""
+    """What the ports, and bare sockets beside them, do on loopback: figure and reference to the
+    record."""
     process = case.run([case.program("udp_port_bench"), "--rounds", "3", "--ms", "100"], 60)
     records = [json.loads(line) for line in process.out.splitlines() if line.startswith("{")]
-    return {(record["figure"].partition(", ")[2], record["reference"]): record["reference_value"]
-            for record in records}
+    return {(record["figure"], record["reference"]): record for record in records}
+
+
+BARE, CALL = "bare UDP_SEGMENT/UDP_GRO", "a call per packet"
+CPU = "CPU per packet"
 
 
 def whole_nics(case, rounds):
@@ -190,6 +194,49 @@ def whole_nics(case, rounds):
     for line in process.out.splitlines():
         if line.startswith("{"):
             print(line, flush=True)
+
+
+class CpuMeter:
+    """CPU time of two daemons, user and system, by the packets that the client's sent: what the
+    acknowledgements cost is part of it."""
+
+    def __init__(self, pair):
+        self.pair = pair
+        self.before = self.read()
+
+    def read(self):
+        seconds = sum(host.instance.cpu_seconds() for host in (self.pair.server, self.pair.client))
+        return seconds, self.pair.client.instance.status()["nics"][0]["wire"]["tx_packets"]
+
+    def ns_per_packet(self):
+        seconds, packets = (now - then for now, then in zip(self.read(), self.before))
+        return seconds * 1e9 / packets
+
+
+def measure_wire(case, pair, measured, counts):
+    """One round: `measured` gets GB/s and CPU ns a packet."""
+    for (backend, mtu), by_length in measured.items():
+        harness.force_dma(backend)
+        for length, count in counts.items():
+            meter = CpuMeter(pair)
+            row = perftest(case, pair, "ib_send_bw", "-e", "-s", str(length), "-n", str(count),
+                           "-m", str(mtu))
+            by_length[length].append((row[3] * MIB_PER_S, meter.ns_per_packet()))
+
+
+def print_wire(measured, floor):
+    """Of both lengths that which is faster."""
+    for (backend, mtu), by_length in measured.items():
+        (value, cost), length = max(
+            (tuple(statistics.median(column) for column in zip(*values)), length)
+            for length, values in by_length.items())
+        name = f"wire: ib_send_bw -e, {length >> 10} KiB, path MTU {mtu}, {backend}"
+        for way, goal in ((BARE, 0.5), (CALL, 2.0)):
+            figure(name, value, "GB/s", f"UDP sockets, {way}", floor(f"{mtu} B", way),
+                   goal if mtu == 4096 else None, ">=")
+        for way in (BARE, CALL):
+            figure(f"{name}, {CPU}", cost, "ns", f"UDP sockets, {way}",
+                   floor(f"{mtu} B, {CPU}", way))
 
 
 def wire(case, rounds):
@@ -202,33 +249,27 @@ def wire(case, rounds):
              for address in ("127.0.0.1", "127.0.0.2")]
     pair = Pair(*hosts, devices=("verbena0", "verbena0"))
     beside = Pair.beside(case.instance(flags=["--wire=1"]))
-    lengths = {256 << 10: 10000, 8 << 20: 400}  # and how many of them
-    measured = {(backend, mtu): {length: [] for length in lengths}
+    counts = {256 << 10: 10000, 8 << 20: 400}  # messages, by their length
+    measured = {(backend, mtu): {length: [] for length in counts}
                 for mtu in (4096, 1024) for backend in ("mapped", "process")}
-    floors, trips = [], []
+    bare, trips = [], []
     for _ in range(rounds):
-        floors.append(sockets(case))
-        for (backend, mtu), by_length in measured.items():
-            harness.force_dma(backend)
-            for length, count in lengths.items():
-                row = perftest(case, pair, "ib_send_bw", "-e", "-s", str(length), "-n", str(count),
-                               "-m", str(mtu))
-                by_length[length].append(row[3] * MIB_PER_S)
+        bare.append(sockets(case))
+        measure_wire(case, pair, measured, counts)
         harness.force_dma("process")
         row = perftest(case, beside, "ib_write_lat", "-s", "8", "-n", "5000")
         trips.append(2 * row[4])
 
-    def floor(*key):
-        return statistics.median(each[key] for each in floors)
+    def floor(what, reference):
+        return statistics.median(each[f"epoll port, {what}", reference]["reference_value"]
+                                 for each in bare)
 
-    for (backend, mtu), by_length in measured.items():
-        has_goal = (backend, mtu) == ("mapped", 4096)
-        value, length = max((statistics.median(values), length)
-                            for length, values in by_length.items())
-        for way, goal in (("bare UDP_SEGMENT/UDP_GRO", 0.5), ("a call per packet", 2.0)):
-            figure(f"wire: ib_send_bw -e, {length >> 10} KiB, path MTU {mtu}, {backend}", value,
-                   "GB/s", f"UDP sockets, {way}", floor(f"{mtu} B", way),
-                   goal if has_goal else None, ">=")
+    print_wire(measured, floor)
+    for name, reference in bare[0]:
+        if CPU in name:
+            values = [each[name, reference]["value"] for each in bare]
+            figure(f"wire: {name}", statistics.median(values), "ns", f"UDP sockets, {reference}",
+                   floor(name.partition(", ")[2], reference))
     figure("wire: round trip, 8 B WRITE", statistics.median(trips), "us",
            "UDP ping-pong, both ends spinning", floor("8 B round trip", "UDP ping-pong, spinning"))
     whole_nics(case, rounds)

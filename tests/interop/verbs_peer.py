@@ -312,6 +312,72 @@ def burst_responder(side):
     require(side.content(4096, "burst") == pattern(side.options, 0, 4096), "burst: bytes differ")
 
 
+# What nobody repeats: on a network that loses packets a message comes whole or not at all, on one
+# that doubles or reorders them twice or late.
+WHOLE_MESSAGES, WHOLE_BATCH, WHOLE_SLOTS = 320, 16, 32
+SLOT_BYTES = AREA_BYTES // WHOLE_SLOTS
+IMM_BASE = 0xA0000000
+
+
+def whole_size(options, number):
+    most = options.mtu if options.service == "ud" else 4 * options.mtu
+    return random.Random(options.seed ^ number).randrange(most + 1)
+
+
+def slot_sge(side, slot, size=SLOT_BYTES - GUARD_BYTES):
+    return SGE(side.mr.buf + slot * SLOT_BYTES, size, side.mr.lkey)
+
+
+def whole_requester(side):
+    for first in range(0, WHOLE_MESSAGES, WHOLE_BATCH):
+        side.control.receive()
+        for number in range(first, first + WHOLE_BATCH):
+            size, slot = whole_size(side.options, number), number % WHOLE_SLOTS
+            side.mr.write(pattern(side.options, number, size), size, slot * SLOT_BYTES)
+            request = SendWR(wr_id=number, num_sge=1, sg=[slot_sge(side, slot, size)],
+                             opcode=e.IBV_WR_SEND_WITH_IMM, send_flags=e.IBV_SEND_SIGNALED,
+                             imm_data=socket.htonl(IMM_BASE + number))
+            if side.is_ud:
+                request.set_wr_ud(side.ah, side.peer["qpn"], QKEY)
+            side.qp.post_send(request)
+        for number in range(first, first + WHOLE_BATCH):
+            side.completion(f"message {number}", e.IBV_WC_SEND)
+        side.control.send(completed=True)
+
+
+def take_whole(side, got, sent):
+    """Checks one message that came; `sent`: how many may have been."""
+    require(got.status == e.IBV_WC_SUCCESS, f"a receive ended with status {got.status}")
+    number = socket.ntohl(got.imm_data) - IMM_BASE
+    require(0 <= number < sent, f"message {number} of {sent}")
+    size = whole_size(side.options, number)
+    offset = GRH_BYTES if side.is_ud else 0
+    require(got.byte_len == size + offset, f"message {number}: byte_len {got.byte_len}, not {size}")
+    data = side.mr.read(size, got.wr_id * SLOT_BYTES + offset)
+    require(data == pattern(side.options, number, size), f"message {number}: bytes differ")
+    return number
+
+
+def whole_responder(side):
+    guard = b"\xa5" * GUARD_BYTES
+    guards = [(slot + 1) * SLOT_BYTES - GUARD_BYTES for slot in range(WHOLE_SLOTS)]
+    for slot, place in enumerate(guards):
+        side.mr.write(guard, GUARD_BYTES, place)
+        side.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[slot_sge(side, slot)]))
+    came = set()
+    for first in range(0, WHOLE_MESSAGES, WHOLE_BATCH):
+        side.control.send(prepared=True)
+        side.control.receive()
+        while completions := side.cq.poll()[1]:
+            got = completions[0]
+            came.add(take_whole(side, got, first + WHOLE_BATCH))
+            side.qp.post_recv(RecvWR(wr_id=got.wr_id, num_sge=1, sg=[slot_sge(side, got.wr_id)]))
+    for place in guards:
+        require(side.mr.read(GUARD_BYTES, place) == guard, "bytes behind a receive were changed")
+    require(came, "no message came")
+    print(f"{len(came)} of {WHOLE_MESSAGES} came", flush=True)
+
+
 # The error checks leave both QPs unusable: each is the last of its run.
 
 def bad_rkey_requester(side):
@@ -372,6 +438,7 @@ CHECKS = {
     "read": (read_requester, read_responder),
     "atomic": (atomic_requester, atomic_responder),
     "burst": (burst_requester, burst_responder),
+    "whole": (whole_requester, whole_responder),
     "bad_rkey": (bad_rkey_requester, bad_rkey_responder),
     "too_long": (too_long_requester, too_long_responder),
 }

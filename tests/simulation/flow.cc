@@ -22,7 +22,8 @@ constexpr uint32_t kSpareBytes = 64;
 constexpr uint32_t kFirstAnsweredKind = 62;
 constexpr uint32_t kKinds = 100;
 constexpr uint32_t kDeepReadBytesMax = 32;
-constexpr uint32_t kReceivesAhead = 4;  // more than there are senders of datagrams
+constexpr uint32_t kMulticastQpn = 0xff'ffff;  // Spec: IBTA 9.2.3
+constexpr uint32_t kReceivesAhead = 4;         // more than there are senders of datagrams
 
 std::vector<std::byte> MakePattern() {
   std::vector<std::byte> bytes(kPatternOffsets + kPatternTail);
@@ -265,10 +266,12 @@ void Flow::SetUp(std::byte* memory, std::byte* target, std::byte* shadow) {
   local_.head = local_.tail = 0;
   remote_.head = remote_.tail = 0;
   if (to_ == nullptr) return;
-  for (uint32_t i = 0; i < own_keys_wanted_; ++i) {
-    own_keys_.push_back(from_->client->Register(world_->Allocate(kSpareBytes), kSpareBytes,
-                                                access::kLocalWrite | access::kRemoteWrite));
-  }
+  auto make_spare = [this](Client* client) {
+    std::byte* spare = world_->Allocate(kSpareBytes);
+    std::memset(spare, 0, kSpareBytes);
+    return client->Register(spare, kSpareBytes, access::kLocalWrite | access::kRemoteWrite);
+  };
+  for (uint32_t i = 0; i < own_keys_wanted_; ++i) own_keys_.push_back(make_spare(from_->client));
   target_ = target;
   shadow_ = shadow;
   std::memset(target_, 0, target_bytes_);
@@ -277,10 +280,7 @@ void Flow::SetUp(std::byte* memory, std::byte* target, std::byte* shadow) {
       to_->client->Register(target, target_bytes_,
                             access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
                                 access::kRemoteAtomic | access::kFlushGlobal);
-  for (uint32_t i = 0; i < spare_keys_wanted_; ++i) {
-    spare_keys_.push_back(to_->client->Register(world_->Allocate(kSpareBytes), kSpareBytes,
-                                                access::kLocalWrite | access::kRemoteWrite));
-  }
+  for (uint32_t i = 0; i < spare_keys_wanted_; ++i) spare_keys_.push_back(make_spare(to_->client));
 }
 
 bool Flow::MayPost() const {
@@ -367,7 +367,7 @@ void Flow::WriteWqe(Op& op, uint32_t index) {
   if (service_ == Service::kUd) {
     const Destination& destination = DestinationOf(op);
     wqe.ah = destination.ah;
-    wqe.remote_qpn = destination.end->qp.qpn.value;
+    wqe.remote_qpn = destination.end == nullptr ? kMulticastQpn : destination.end->qp.qpn.value;
     wqe.remote_qkey = World::kQkey;
   }
   std::byte* body = entry + sizeof(wqe);

@@ -148,6 +148,9 @@ class Flow {
   bool TargetHolds(const Op& op) const { return Matches(op, target_ + op.remote_at, op.length, 0); }
   // Nothing is in flight any more: what memory must look like.
   void CheckMemory();
+  // Likewise amid the work: each byte is what completed work has left, or what work under way puts
+  // there.
+  void CheckMemoryNow();
   uint64_t MemoryDigest() const;
   uint64_t SharedAtomicsPosted(uint32_t word) const;
 
@@ -187,7 +190,9 @@ class Flow {
   void CheckAtomic(const Op& op);
   bool ExplainedByLater(uint32_t index, uint32_t end, uint32_t at, std::byte value) const;
   void AllowUnfinished(const Op& op);
+  const Op* FindUnfinished(uint32_t at) const;
   void CheckWords();
+  void CheckSpares();
   const std::byte* GatherResult(const Op& op) const;
   void Wrong(uint32_t index, const char* what);
 

@@ -131,6 +131,13 @@ void Client::Modify(const QueuePair& qp, const shm::QpAttr& attr, uint32_t mask)
   Must<shm::ModifyQpReply>(shm::CommandOp::kModifyQp, shm::ModifyQpRequest{qp.handle, mask, attr});
 }
 
+void Client::Attach(const QueuePair& qp, const Gid& group) {
+  shm::McastRequest request{};
+  request.qp = qp.handle;
+  std::memcpy(request.gid, group.raw.data(), sizeof(request.gid));
+  MustRaw(shm::CommandOp::kAttachMcast, &request, sizeof(request), nullptr, 0);
+}
+
 shm::Handle Client::CreateAh(const Gid& dgid, uint8_t sgid_index) {
   shm::CreateAhRequest request{};
   request.pd = pd;

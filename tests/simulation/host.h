@@ -53,6 +53,7 @@ class Client final : public softnic::SessionServices {
   shm::Handle CreateSrq(uint32_t max_wr, uint32_t max_sge, WorkQueueProducer* ring);
   QueuePair CreateQp(const shm::CreateQpRequest& request);
   void Modify(const QueuePair& qp, const shm::QpAttr& attr, uint32_t mask);
+  void Attach(const QueuePair& qp, const Gid& group);
   shm::Handle CreateAh(const Gid& dgid, uint8_t sgid_index);
   void Ring(const QueuePair& qp, Instant now);
   void Close(Instant now);

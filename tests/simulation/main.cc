@@ -96,7 +96,8 @@ int Main(int argc, char** argv) {
   Arguments arguments;
   if (!Parse(argc, argv, &arguments)) return Usage();
   Stage stage;
-  uint64_t runs = 0, failed = 0, wqes = 0, packets = 0, succeeded = 0, steps = 0, digest = 0;
+  uint64_t runs = 0, of_all_faults = 0;
+  uint64_t failed = 0, wqes = 0, packets = 0, succeeded = 0, steps = 0, digest = 0;
   const auto begin = std::chrono::steady_clock::now();
   auto elapsed = [begin] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -108,7 +109,10 @@ int Main(int argc, char** argv) {
     const bool is_good = world.Run();
     const uint64_t run_wqes = world.stats().wqes + world.stats().receive_wqes;
     // Where most programs die early, little happens: checked like any other, but not counted.
-    if (!is_good || run_wqes >= kWqesMin || arguments.is_one) ++runs;
+    if (!is_good || run_wqes >= kWqesMin || arguments.is_one) {
+      ++runs;
+      of_all_faults += world.plan().level == FaultLevel::kAll;
+    }
     wqes += run_wqes;
     packets += world.stats().network.sent;
     succeeded += world.stats().succeeded;
@@ -124,10 +128,10 @@ int Main(int argc, char** argv) {
     if (!arguments.is_one && failed <= 3) PrintTrace(seed, &stage);
     std::fflush(stdout);
   }
-  std::printf("%" PRIu64 " runs, %" PRIu64 " failed, %" PRIu64 " WQEs (%" PRIu64
-              " succeeded), %" PRIu64 " packets, %" PRIu64 " steps, %.1f s, digest %016" PRIx64
-              "\n",
-              runs, failed, wqes, succeeded, packets, steps, elapsed(), digest);
+  std::printf("%" PRIu64 " runs (%" PRIu64 " with all kinds of faults), %" PRIu64
+              " failed, %" PRIu64 " WQEs (%" PRIu64 " succeeded), %" PRIu64 " packets, %" PRIu64
+              " steps, %.1f s, digest %016" PRIx64 "\n",
+              runs, of_all_faults, failed, wqes, succeeded, packets, steps, elapsed(), digest);
   return failed == 0 ? 0 : 1;
 }
 

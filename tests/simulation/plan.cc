@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <span>
 
+#include "transport/qp_attributes.h"
+
 namespace verbena::simulation {
 namespace {
 
+using transport::RnrDelay;
 using transport::sim::IpIdMode;
 using transport::sim::SimNetworkOptions;
 using transport::sim::SimRandom;
@@ -15,6 +18,12 @@ constexpr uint32_t kClientsMin = 3;
 constexpr int64_t kFaultyUsMax = 60'000;
 // More than a QP's window has records, a few times over.
 constexpr uint32_t kDeepOps = 400;
+
+// A program that starves its peers looks at its queue after 8 us at the latest, and posts in one of
+// five or six looks.
+constexpr Duration kReceiveWait = Microseconds(200);
+// For the work itself.
+constexpr Duration kWorkBound = Milliseconds(100);
 
 uint32_t Between(SimRandom& random, uint32_t low, uint32_t high) {
   return low + random.Below(high - low + 1);
@@ -215,6 +224,16 @@ void PlanIncidents(SimRandom& random, Plan& plan) {
   }
 }
 
+// Of a random sequence of its own: seeds mean what they did but for this.
+void PlanGroup(Plan& plan) {
+  SimRandom random(plan.seed ^ 0x6d63'6173);
+  plan.has_group = random.Chance(500);
+  plan.group_is_ipv6 = random.Chance(500);
+  for (DatagramPlan& datagram : plan.datagrams) {
+    datagram.is_member = plan.has_group && random.Chance(700);
+  }
+}
+
 // Receives for all that may come at once.
 void Provide(std::span<EndPlan> ends) {
   for (EndPlan& end : ends) {
@@ -225,6 +244,27 @@ void Provide(std::span<EndPlan> ends) {
 }
 
 }  // namespace
+
+// Each try lasts 4 T at most.  Spec: IBTA 9.7.6.1.3 (T is 4.096 us * 2^timeout).
+Duration RetryBound(const EndPlan& end) {
+  return Nanoseconds(4 * (int64_t{4096} << end.timeout_exp) * (1 + end.retry_count));
+}
+
+Duration LivenessBound(const Plan& plan) {
+  int64_t most_ns = 0;
+  for (const PairPlan& pair : plan.pairs) {
+    if (pair.service != Service::kRc) continue;
+    int64_t ns = 0;
+    for (const EndPlan& end : pair.ends) {
+      const EndPlan& other = &end == &pair.ends[0] ? pair.ends[1] : pair.ends[0];
+      // What was lost is sent again; then one end gives up, and so the other; and each message may
+      // find no receive at a peer that gives them one by one.
+      ns += RetryBound(end).ns + end.ops * (RnrDelay(other.min_rnr_timer_code) + kReceiveWait).ns;
+    }
+    most_ns = std::max(most_ns, ns);
+  }
+  return Nanoseconds(most_ns) + kWorkBound;
+}
 
 Plan MakePlan(uint64_t seed) {
   SimRandom random(seed);
@@ -239,6 +279,7 @@ Plan MakePlan(uint64_t seed) {
   PlanDeep(random, plan);
   PlanNetwork(random, plan);
   PlanIncidents(random, plan);
+  PlanGroup(plan);
   plan.network.batches = seed % 2 == 1;
   plan.network.receive_buffer_bytes = seed % 4 < 2 ? 0 : 8 << 20;
   for (HostPlan& host : plan.hosts) host.dma.moves_now = seed % 8 >= 4;

@@ -51,10 +51,11 @@ struct PairPlan {
   EndPlan ends[2];
 };
 
-// A UD QP; its datagrams go to itself and all others.
+// A UD QP; its datagrams go to itself, all others, and the group if there is one.
 struct DatagramPlan {
   EndPlan end;
   bool is_ipv6 = false;
+  bool is_member = false;  // of the group
 };
 
 struct PausePlan {
@@ -75,6 +76,8 @@ struct Plan {
   std::vector<ClientPlan> clients;
   std::vector<PairPlan> pairs;
   std::vector<DatagramPlan> datagrams;
+  bool has_group = false;
+  bool group_is_ipv6 = false;
   transport::sim::SimNetworkOptions network;
   Instant quiet_at;  // faults have stopped
   std::vector<PausePlan> pauses;
@@ -93,6 +96,11 @@ struct Plan {
            network.jitter.ns != 0;
   }
 };
+
+// In which a connection whose packets are not lost any more makes progress, or gives up.
+Duration RetryBound(const EndPlan& end);
+// All that may happen after the faults have stopped.
+Duration LivenessBound(const Plan& plan);
 
 inline constexpr uint32_t kQpsMin = 8;
 inline constexpr uint32_t kWqesMin = 1000;

@@ -114,12 +114,7 @@ void Receiver::OnCompletion(End& end, const shm::Cqe& cqe) {
   --outstanding_;
   free_.push_back(index);
   const auto status = static_cast<WcStatus>(cqe.status);
-  const std::byte* start = SlotStart(index);
-  for (uint32_t i = 0; i < kMarginBytes; ++i) {
-    if (start[-1 - static_cast<int>(i)] != kUntouched || start[slot_bytes_ + i] != kUntouched) {
-      return Wrong(end, "bytes beside the buffer were written");
-    }
-  }
+  if (!IsGuarded(index)) return Wrong(end, "bytes beside the buffer were written");
   if (status == WcStatus::kSuccess) return OnMessage(end, slot, index, cqe);
   const bool is_peers_fault = end.HasFaultyPeer();
   if (status == WcStatus::kWrFlushErr) {
@@ -135,6 +130,22 @@ void Receiver::OnCompletion(End& end, const shm::Cqe& cqe) {
   world_->OnEndFailed(&end);
   // What came of a message that was never whole.
   std::memset(SlotStart(index), 0xa5, slot_bytes_);
+}
+
+bool Receiver::IsGuarded(uint32_t index) const {
+  const std::byte* start = SlotStart(index);
+  for (uint32_t i = 0; i < kMarginBytes; ++i) {
+    if (start[-1 - static_cast<int>(i)] != kUntouched || start[slot_bytes_ + i] != kUntouched) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Receiver::CheckGuards() {
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    if (!IsGuarded(i)) return world_->Violate("bytes between receive buffers were written");
+  }
 }
 
 void Receiver::OnMessage(End& end, const Slot& slot, uint32_t index, const shm::Cqe& cqe) {
@@ -249,18 +260,24 @@ void Receiver::OnDatagram(End& end, const Slot& slot, uint32_t index, const shm:
   }
   CheckFields(end, *op, cqe, flow->ImmOf(*op));
   if (cqe.src_qpn != flow->from()->qp.qpn.value) Wrong(end, "wrong source QP");
-  CheckGrh(end, *flow->from(), bytes - kGrhBytes);
-  if (flow->DestinationOf(*op).end != &end) return Wrong(end, "a datagram for another");
+  const End* destination = flow->DestinationOf(*op).end;
+  CheckGrh(end, *flow->from(), destination == nullptr, bytes - kGrhBytes);
+  if (destination == nullptr ? !end.is_member : destination != &end) {
+    return Wrong(end, "a datagram for another");
+  }
+  // The network doubles a packet once at most.
+  const uint32_t copies_max = world_->plan().network.duplicate_per_mille != 0 ? 2 : 1;
+  if (++end.datagrams[flow->ImmOf(*op)] > copies_max) Wrong(end, "a datagram too often");
   if (length == op->length && !flow->MatchesStamped(*op, bytes, number)) Wrong(end, "wrong bytes");
   flow->OnMessageArrived(op->message);
 }
 
 // Both addresses stand at its end, whatever it is a header of.
-void Receiver::CheckGrh(End& end, const End& sender, const std::byte* grh) {
+void Receiver::CheckGrh(End& end, const End& sender, bool is_group, const std::byte* grh) {
   const bool is_ipv6 = std::to_integer<uint32_t>(grh[0]) >> 4 == 6;
   const uint32_t bytes = is_ipv6 ? 16 : 4;
   const Gid from = world_->GidOf(sender, is_ipv6);
-  const Gid to = world_->GidOf(end, is_ipv6);
+  const Gid to = is_group ? world_->GroupGid() : world_->GidOf(end, is_ipv6);
   if (std::memcmp(grh + kGrhBytes - 2 * bytes, from.raw.data() + 16 - bytes, bytes) != 0 ||
       std::memcmp(grh + kGrhBytes - bytes, to.raw.data() + 16 - bytes, bytes) != 0) {
     Wrong(end, "a GRH with wrong addresses");

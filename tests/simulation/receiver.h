@@ -32,6 +32,7 @@ class Receiver {
   // Posts some of what may be posted; returns how many.
   uint32_t Post(Instant now);
   void OnCompletion(End& end, const shm::Cqe& cqe);
+  void CheckGuards();
   void Stop() { is_stopped_ = true; }  // its QP is dead, or its program has all it needs
   uint64_t posted() const { return next_sequence_; }
   uint32_t outstanding() const { return outstanding_; }
@@ -54,6 +55,7 @@ class Receiver {
   std::byte* SlotStart(uint32_t slot) const {
     return region_.memory + slot * (slot_bytes_ + 2 * kMarginBytes) + kMarginBytes;
   }
+  bool IsGuarded(uint32_t index) const;
   void OnMessage(End& end, const Slot& slot, uint32_t index, const shm::Cqe& cqe);
   void OnReliable(End& end, const Slot& slot, uint32_t index, const shm::Cqe& cqe);
   void OnUnreliable(End& end, const Slot& slot, uint32_t index, const shm::Cqe& cqe);
@@ -61,7 +63,7 @@ class Receiver {
   // The first `bytes` received, in one piece.
   const std::byte* Gather(const Slot& slot, uint32_t index, uint32_t bytes);
   void CheckFields(End& end, const Op& op, const shm::Cqe& cqe, uint32_t imm);
-  void CheckGrh(End& end, const End& sender, const std::byte* grh);
+  void CheckGrh(End& end, const End& sender, bool is_group, const std::byte* grh);
   void Wrong(const End& end, const char* what);
 
   World* const world_;

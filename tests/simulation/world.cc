@@ -17,8 +17,6 @@ namespace {
 
 // A run that does more has gone round in circles; good ones need a hundredth.
 constexpr uint64_t kStepsMax = 3'000'000;
-// After the faults: the longest chain of timeouts and RNR waits there can be, and more.
-constexpr Duration kLivenessBound = Seconds(60);
 constexpr uint32_t kPacketsPerTurn = 64;
 constexpr uint32_t kPdusPerTurn = 64;
 constexpr uint32_t kWqesPerPost = 6;
@@ -45,22 +43,27 @@ void World::Trace(const std::string& line) {
 }
 
 void World::ObservePackets() {
-  if (!options_.keeps_trace) return;
   stage_->network.set_observer(
       [this](Instant, SimPacketFate fate, const SimPacket& packet, uint32_t to) {
-        transport::Pdu pdu;
-        const auto error = transport::wire::Decode(packet.bytes, packet.length, &pdu);
-        Trace(std::string(NameOf(fate)) + " port " + std::to_string(packet.sender) + "->" +
-              std::to_string(to) + " " +
-              (error == transport::wire::DecodeError::kNone ? transport::wire::Describe(pdu)
-                                                            : transport::wire::NameOf(error)));
+        if (options_.keeps_trace) TracePacket(fate, packet, to);
+        wire_watch_.OnPacket(fate, packet);
       });
+}
+
+void World::TracePacket(SimPacketFate fate, const SimPacket& packet, uint32_t to) {
+  transport::Pdu pdu;
+  const auto error = transport::wire::Decode(packet.bytes, packet.length, &pdu);
+  Trace(std::string(NameOf(fate)) + " port " + std::to_string(packet.sender) + "->" +
+        std::to_string(to) + " " +
+        (error == transport::wire::DecodeError::kNone ? transport::wire::Describe(pdu)
+                                                      : transport::wire::NameOf(error)));
 }
 
 // --- the clock -----------------------------------------------------------------------------------
 
 bool World::Run() {
   for (auto& host : hosts_) host->wake = now_;
+  const Instant end = plan_.quiet_at + LivenessBound(plan_);
   while (violation_.empty() && !IsFinished()) {
     if (++stats_.steps > kStepsMax) {
       Violate("no end: " + Unfinished());
@@ -68,8 +71,10 @@ bool World::Run() {
     }
     if (!Advance()) {
       Violate("nothing will ever happen again: " + Unfinished());
-    } else if (is_quiet_ && now_ > plan_.quiet_at + kLivenessBound) {
+    } else if (is_quiet_ && now_ > end) {
       Violate("not done long after the faults stopped: " + Unfinished());
+    } else if (stats_.steps >= checked_steps_ + kStepsPerCheck) {
+      CheckNow();
     }
   }
   if (violation_.empty()) CheckEnd();
@@ -136,6 +141,7 @@ void World::ApplyIncidents() {
         quiet.delay = plan_.network.delay;
         quiet.quantum = plan_.network.quantum;
         quiet.ip_id_mode = plan_.network.ip_id_mode;
+        quiet.receive_buffer_bytes = plan_.network.receive_buffer_bytes;  // no fault
         stage_->network.set_options(quiet);
         is_quiet_ = true;
         Trace("faults stop");

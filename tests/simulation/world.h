@@ -7,12 +7,14 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tests/simulation/flow.h"
 #include "tests/simulation/host.h"
 #include "tests/simulation/plan.h"
 #include "tests/simulation/receiver.h"
+#include "tests/simulation/wire_watch.h"
 #include "transport/port/sim/sim_network.h"
 
 namespace verbena::simulation {
@@ -57,7 +59,7 @@ struct ClientState {
 
 struct Destination {
   shm::Handle ah = 0;
-  End* end = nullptr;
+  End* end = nullptr;  // nullptr: the group
 };
 
 // A QP and all that belongs to it.
@@ -67,6 +69,7 @@ struct End {
   uint32_t mtu_bytes = 0;
   bool has_srq = false;
   bool sq_sig_all = false;
+  bool is_member = false;  // of the group
   EndPlan plan;
   uint32_t message_bytes_max = 0;
   ClientState* client_state = nullptr;
@@ -77,9 +80,10 @@ struct End {
   std::unique_ptr<Flow> flow;  // what it sends
   std::unique_ptr<Receiver> own_receiver;
   Receiver* receiver = nullptr;
-  bool has_failed = false;  // its QP left the states in which it works
-  bool must_fail = false;   // it was flushed before anything told why
-  bool has_reason = false;  // something told why
+  bool has_failed = false;                           // its QP left the states in which it works
+  bool must_fail = false;                            // it was flushed before anything told why
+  bool has_reason = false;                           // something told why
+  std::unordered_map<uint32_t, uint32_t> datagrams;  // how often each came, by Flow::ImmOf
   std::vector<std::string> send_outcome, receive_outcome;  // if the world keeps outcomes
 
   Flow* incoming() const { return peer == nullptr ? nullptr : peer->flow.get(); }
@@ -103,6 +107,8 @@ class World {
   static constexpr uint32_t kQkey = 0x1234;
   static constexpr int kPoison = 0xdd;
   static constexpr uint32_t kDatagramBytesMax = 2048;
+  // Memory and limits are looked at so often.
+  static constexpr uint64_t kStepsPerCheck = 512;
 
   struct Options {
     bool keeps_trace = false;
@@ -132,6 +138,7 @@ class World {
   Gid GidOf(const End& end, bool is_ipv6) const {
     return GidOf(plan_.clients[end.plan.client], is_ipv6);
   }
+  Gid GroupGid() const;
   void NoteShared(End* end, uint32_t word, uint64_t original);
   void OnEndFailed(End* end);
   bool IsLossy(const End& end) const;
@@ -164,11 +171,15 @@ class World {
   bool IsFinished() const;
   std::string Unfinished() const;
   void CheckEnd();
+  void CheckNow();
+  void CheckUsage(const Host& host);
   void CheckShared(ClientState& state);
   void NoteOutcome(End& end, const shm::Cqe& cqe);
   void CloseAll();
   void Trace(const std::string& line);
   void ObservePackets();
+  void TracePacket(transport::sim::SimPacketFate fate, const transport::sim::SimPacket& packet,
+                   uint32_t to);
 
   const Plan plan_;
   const Options options_;
@@ -181,6 +192,8 @@ class World {
   std::vector<Flow*> flows_;
   std::vector<std::unique_ptr<WorkQueueProducer>> srq_rings_;
   std::vector<std::byte> scratch_;
+  WireWatch wire_watch_{this};
+  uint64_t checked_steps_ = 0;
   bool is_quiet_ = false;
   bool has_crashed_ = false;
   uint32_t incidents_done_ = 0;

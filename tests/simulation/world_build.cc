@@ -92,6 +92,15 @@ Gid World::GidOf(const ClientPlan& client, bool is_ipv6) const {
   return is_ipv6 ? softnic::LinkLocalGidOf(config) : Gid::FromIpv4(config.ipv4);
 }
 
+Gid World::GroupGid() const {
+  if (!plan_.group_is_ipv6) return Gid::FromIpv4(0xefff'0102);
+  Gid gid;
+  gid.raw[0] = 0xff;
+  gid.raw[1] = 0x15;
+  gid.raw[15] = 2;
+  return gid;
+}
+
 void World::BuildClients() {
   std::vector<uint32_t> depth(plan_.clients.size(), 64);
   auto count = [&](const EndPlan& end) {
@@ -182,6 +191,7 @@ void World::BuildEnds() {
   }
   for (const DatagramPlan& datagram : plan_.datagrams) {
     AddEnd(datagram.end, Service::kUd, 4096, kDatagramBytesMax);
+    ends_.back()->is_member = datagram.is_member;
   }
   for (auto& state : clients_) SetUpReceivers(*state);
   for (auto& end : ends_) {
@@ -196,6 +206,9 @@ void World::BuildEnds() {
     for (size_t k : {2 * i, 2 * i + 1}) {
       const EndPlan& other = ends_[k]->peer->plan;
       BringUp(*ends_[k], &pair, GidOf(plan_.clients[other.client], pair.is_ipv6));
+      if (pair.service == Service::kRc) {
+        wire_watch_.Add(*ends_[k], GidOf(*ends_[k], pair.is_ipv6));
+      }
     }
   }
   for (size_t i = 0; i < plan_.datagrams.size(); ++i) {
@@ -207,6 +220,10 @@ void World::BuildEnds() {
       const Gid dgid = GidOf(plan_.clients[other->plan.client], is_ipv6);
       end.destinations.push_back({end.client->CreateAh(dgid, is_ipv6 ? 0 : 1), other});
     }
+    if (!plan_.has_group) continue;
+    if (end.is_member) end.client->Attach(end.qp, GroupGid());
+    end.destinations.push_back(
+        {end.client->CreateAh(GroupGid(), plan_.group_is_ipv6 ? 0 : 1), nullptr});
   }
   for (auto& end : ends_) {
     Flow& flow = *end->flow;

@@ -126,6 +126,10 @@ void World::CloseAll() {
         0) {
       Violate("objects are left after all sessions closed");
     }
+    const softnic::DeviceUsage usage = host->device.Usage();
+    if (usage.tx_packets + usage.held_packets + usage.peers.size() != 0) {
+      Violate("packets are left after all sessions closed, or what is under way is counted");
+    }
     if (stats.hostile_acts != 0) Violate("a program was taken for hostile");
     if (host->dma.live_regions() != 0) Violate("regions are left after all sessions closed");
     for (uint32_t n = 0; n < host->ports.size(); ++n) host->device.AttachPort(n, nullptr);

@@ -44,9 +44,9 @@ def listed(name):
 class Run:
     """Runs tests in a process of their own; a crash or hang costs one test, the rest goes on."""
 
-    def __init__(self, case, copy, env):
+    def __init__(self, case, copy, env, name="results"):
         self.case, self.copy, self.env = case, copy, env
-        self.results = case.dir / "results.jsonl"
+        self.results = case.dir / f"{name}.jsonl"
         self.results.touch()
 
     def events(self):
@@ -153,12 +153,26 @@ def set_huge_pages_aside():
 
 
 def later_tests_pass_or_skip(case):
-    run = Run(case, copy_suite(case), case.instance().env())
+    """On the wire nothing may skip that passes within an instance: it runs there, too."""
+    copy = copy_suite(case)
+    run = Run(case, copy, case.instance().env())
     with huge_pages() as have_them:
         done = run.outcomes(listed("later.txt"))
+        local = {}
+        if case.is_wire:
+            instance = case.instance(nics=None, flags=["--nics=2"])
+            local = Run(case, copy, instance.env(), "local").outcomes(done)
     judge(case, done, ("ok", "skip"))
+    missing = passes_lost(local, done)
+    check(not missing, f"pass within an instance, and not on the wire: {', '.join(missing)}")
     check(not have_them or done[HUGE_PAGE_TEST][0] == "ok",
           f"{HUGE_PAGE_TEST} skipped beside huge pages")
+
+
+def passes_lost(before, after):
+    """Tests that passed before and do not after, by outcomes()."""
+    return sorted(name for name, (outcome, _) in before.items()
+                  if outcome == "ok" and after[name][0] != "ok")
 
 
 def lists_are_complete(case):
