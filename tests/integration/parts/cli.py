@@ -222,6 +222,17 @@ def pingpong(tool="ibv_rc_pingpong", options="-n 100"):
             f"{common} -d verbena1 localhost >/dev/null && wait $server; }}")
 
 
+def record_an_instance(case, kind, file):
+    """A capture or a trace, begun and ended on a running instance."""
+    record = f"{VERBENA} {kind}"
+    script = (f"{record} start {file} && {pingpong()} && {record} status && {record} stop && "
+              f"{record} status")
+    process = case.run([VERBENA, "run", "--nics", "2", "--wire", "--", "sh", "-c", script], 30,
+                       env=shared_env(case))
+    check(f"A {kind} is running: " in process.out and f"No {kind} is running" in process.out,
+          process.out)
+
+
 def captures_of_a_run_and_of_an_instance(case):
     file = case.dir / "run.pcapng"
     case.run([VERBENA, "run", "--nics", "2", "--capture", file, "--", "sh", "-c", pingpong()], 30,
@@ -229,12 +240,7 @@ def captures_of_a_run_and_of_an_instance(case):
     case.run([PYTHON, CHECK_CAPTURE, file, "--comments"], 20)
     check(file.stat().st_size > 100 * 1024, f"{file.stat().st_size} bytes")
     file = case.dir / "instance.pcapng"
-    script = (f"{VERBENA} capture start {file} && {pingpong()} && {VERBENA} capture status && "
-              f"{VERBENA} capture stop && {VERBENA} capture status")
-    process = case.run([VERBENA, "run", "--nics", "2", "--wire", "--", "sh", "-c", script], 30,
-                       env=shared_env(case))
-    check("A capture is running: " in process.out and "No capture is running" in process.out,
-          process.out)
+    record_an_instance(case, "capture", file)
     case.run([PYTHON, CHECK_CAPTURE, file, "--comments"], 20)
 
 
@@ -280,12 +286,7 @@ def traces_of_a_run_and_of_an_instance(case):
              env=shared_env(case))
     check_trace(file)
     file = case.dir / "instance.txt"
-    script = (f"{VERBENA} trace start {file} && {pingpong()} && {VERBENA} trace status && "
-              f"{VERBENA} trace stop && {VERBENA} trace status")
-    process = case.run([VERBENA, "run", "--nics", "2", "--wire", "--", "sh", "-c", script], 30,
-                       env=shared_env(case))
-    check("A trace is running: " in process.out and "No trace is running" in process.out,
-          process.out)
+    record_an_instance(case, "trace", file)
     check_trace(file)
     full = case.spawn([VERBENA, "run", "--trace", "/dev/full", "--nics", "2", "--", "sh", "-c",
                        pingpong()], env=shared_env(case))

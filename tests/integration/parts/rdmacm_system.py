@@ -114,7 +114,7 @@ def is_locked_out(case, host, client):
             return False
         if call not in ("running", SCHED_YIELD):
             return False
-        time.sleep(0.005)
+        time.sleep(0.005)  # between two looks at what it does
     shown = case.run([VERBENA, "show", "qp", "--json"], 10, env=host.instance.env()).out
     queues = [row["sq"] for row in json.loads(shown)["rows"] if row["pid"] == str(client.pid)]
     return bool(queues) and all(queue.startswith("0+0/") for queue in queues)
