@@ -1,6 +1,6 @@
 // Runs simulations by their seeds, and says of each that fails what a reader needs to repeat it.
 //
-//   simulate --seeds A..B [--seconds S]      simulate --seed N [--trace]
+//   simulate --seeds A..B [--seconds S] [--all-faults]      simulate --seed N [--trace]
 #include <malloc.h>
 #include <unistd.h>
 
@@ -22,12 +22,15 @@ struct Arguments {
   double seconds = 0;            // 0: all seeds
   bool traces = false;
   bool is_one = false;
+  bool all_faults = false;  // passes over the seeds that lack a kind of fault
 };
 
 int Usage() {
   std::fprintf(stderr,
-               "simulate --seeds A..B [--seconds S]   runs seeds A to B, or as many as S allows\n"
-               "simulate --seed N [--trace]           runs one and prints its digest\n");
+               "simulate --seeds A..B [--seconds S] [--all-faults]\n"
+               "    runs seeds A to B, or as many as S allows; all, or those with every kind of fault\n"
+               "simulate --seed N [--trace]\n"
+               "    runs one and prints its digest\n");
   return 2;
 }
 
@@ -37,6 +40,10 @@ bool Parse(int argc, char** argv, Arguments* out) {
     const std::string name = argv[i];
     if (name == "--trace") {
       out->traces = true;
+      continue;
+    }
+    if (name == "--all-faults") {
+      out->all_faults = true;
       continue;
     }
     if (i + 1 == argc) return false;
@@ -104,8 +111,10 @@ int Main(int argc, char** argv) {
   };
   for (uint64_t seed = arguments.first; seed <= arguments.last; ++seed) {
     if (arguments.seconds > 0 && elapsed() > arguments.seconds) break;
+    const Plan plan = MakePlan(seed);
+    if (arguments.all_faults && plan.level != FaultLevel::kAll) continue;
     seed_under_way = seed;
-    World world(MakePlan(seed), &stage, {.keeps_trace = arguments.traces && arguments.is_one});
+    World world(plan, &stage, {.keeps_trace = arguments.traces && arguments.is_one});
     const bool is_good = world.Run();
     const uint64_t run_wqes = world.stats().wqes + world.stats().receive_wqes;
     // Where most programs die early, little happens: checked like any other, but not counted.
