@@ -28,7 +28,7 @@ struct Arguments {
 int Usage() {
   std::fprintf(stderr,
                "simulate --seeds A..B [--seconds S] [--all-faults]\n"
-               "    runs seeds A to B, as many as S allows; all, or those with every kind of fault\n"
+               "    runs seeds A to B, or as S allows; all, or those with every kind of fault\n"
                "simulate --seed N [--trace]\n"
                "    runs one and prints its digest\n");
   return 2;
