@@ -285,38 +285,57 @@ void Run::Drain() {
          received_, sent_);
 }
 
-int Main(int argc, char** argv) {
+struct Arguments {
   Target target;
-  target.type = FI_EP_RDM;
   uint32_t seed = 1;
   int runs = 20, steps = 500, most_failures = INT_MAX;
-  for (int i = 1; i + 1 < argc; i += 2) {
+};
+
+bool Parse(int argc, char** argv, Arguments* out) {
+  out->target.type = FI_EP_RDM;
+  for (int i = 1; i < argc; i += 2) {
+    if (i + 1 == argc) return false;
     const std::string name = argv[i], value = argv[i + 1];
-    if (name == "--provider") target.provider = value;
-    if (name == "--endpoint") {
-      target.type = value == "msg" ? FI_EP_MSG : value == "dgram" ? FI_EP_DGRAM : FI_EP_RDM;
+    if (name == "--provider") {
+      out->target.provider = value;
+    } else if (name == "--endpoint") {
+      const EndpointType* known = FindEndpointType(value);
+      if (known == nullptr) return false;
+      out->target.type = known->type;
+    } else if (name == "--seed") {
+      out->seed = static_cast<uint32_t>(strtoul(value.c_str(), nullptr, 10));
+    } else if (name == "--runs") {
+      out->runs = atoi(value.c_str());
+    } else if (name == "--steps") {
+      out->steps = atoi(value.c_str());
+    } else if (name == "--failures") {
+      out->most_failures = atoi(value.c_str());
+    } else {
+      return false;
     }
-    if (name == "--seed") seed = static_cast<uint32_t>(strtoul(value.c_str(), nullptr, 10));
-    if (name == "--runs") runs = atoi(value.c_str());
-    if (name == "--steps") steps = atoi(value.c_str());
-    if (name == "--failures") most_failures = atoi(value.c_str());
   }
-  if (target.provider.empty()) {
+  return !out->target.provider.empty();
+}
+
+int Main(int argc, char** argv) {
+  Arguments arguments;
+  if (!Parse(argc, argv, &arguments)) {
     fprintf(stderr,
             "usage: fi_fuzz --provider NAME [--endpoint msg|rdm|dgram] [--seed N] [--runs N] "
             "[--steps N] [--failures N]\n");
     return 2;
   }
-  setenv("FI_PROVIDER", target.provider.c_str(), 0);
-  Ask(target);
+  setenv("FI_PROVIDER", arguments.target.provider.c_str(), 0);
+  Ask(arguments.target);
   int failed = 0;
-  for (int i = 0; i < runs && failed < most_failures; ++i, ++seed) {
-    const Answer answer = RunIsolated({"run", kOnce, [&] { Run(seed, steps).Go(); }, 60});
+  for (int i = 0; i < arguments.runs && failed < arguments.most_failures; ++i) {
+    const uint32_t seed = arguments.seed + static_cast<uint32_t>(i);
+    const Answer answer = RunIsolated({"run", kOnce, [&] { Run(seed, arguments.steps).Go(); }, 60});
     if (answer.verdict == Verdict::kYes) continue;
     ++failed;
     printf("seed %u: %s\n", seed, answer.reason.c_str());
   }
-  printf("%d of %d runs passed\n", runs - failed, runs);
+  printf("%d of %d runs passed\n", arguments.runs - failed, arguments.runs);
   return failed == 0 ? 0 : 1;
 }
 

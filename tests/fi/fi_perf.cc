@@ -363,8 +363,9 @@ bool Parse(int argc, char** argv, Options* options, Target* target) {
     } else if (name == "--sleep") {
       options->may_sleep = value == "1";
     } else if (name == "--endpoint") {
-      if (value != "msg" && value != "rdm" && value != "dgram") return false;
-      target->type = value == "msg" ? FI_EP_MSG : value == "dgram" ? FI_EP_DGRAM : FI_EP_RDM;
+      const EndpointType* known = FindEndpointType(value);
+      if (known == nullptr) return false;
+      target->type = known->type;
     } else if (name == "--test") {
       const auto* known = std::find_if(std::begin(kTests), std::end(kTests),
                                        [&](const auto& test) { return value == test.name; });

@@ -28,11 +28,6 @@ struct Arguments {
 };
 
 constexpr const char* kVerdicts[] = {"yes", "no", "refused", "n.a.", "crashed", "hung"};
-constexpr struct {
-  const char* name;
-  fi_ep_type type;
-  unsigned bit;
-} kTypes[] = {{"msg", FI_EP_MSG, kMsg}, {"rdm", FI_EP_RDM, kRdm}, {"dgram", FI_EP_DGRAM, kDgram}};
 
 bool Parse(int argc, char** argv, Arguments* out) {
   for (int i = 1; i < argc; ++i) {
@@ -48,6 +43,7 @@ bool Parse(int argc, char** argv, Arguments* out) {
       out->target.provider = argv[++i];
     } else if (word == "--endpoint" && has_value) {
       out->endpoint = argv[++i];
+      if (FindEndpointType(out->endpoint) == nullptr) return false;
     } else if (word == "--node" && has_value) {
       out->target.node = argv[++i];
     } else if (word == "--patience" && has_value) {
@@ -166,14 +162,14 @@ int Main(int argc, char** argv) {
   if (fi_getparams(&parameters, &count) == 0) fi_freeparams(parameters);
   Report report(arguments.is_json);
   bool is_first = true;
-  for (const auto& type : kTypes) {
+  for (const EndpointType& type : kEndpointTypes) {
     if (!arguments.endpoint.empty() && arguments.endpoint != type.name) continue;
     if (!Lists(arguments.target.provider, type.type)) continue;
     arguments.target.type = type.type;
     Ask(arguments.target);
     for (const Case& test : Cases()) {
       if (!IsChosen(arguments, test.name)) continue;
-      if ((test.endpoints & kOnce) != 0 ? is_first : (test.endpoints & type.bit) != 0) {
+      if ((test.endpoints & kOnce) != 0 ? is_first : (test.endpoints & type.endpoints) != 0) {
         RunOne(arguments, test, (test.endpoints & kOnce) != 0 ? "" : type.name, &report);
       }
     }

@@ -173,6 +173,13 @@ Registration::Registration(std::string name, std::function<void()> run, unsigned
   Cases().push_back({std::move(name), endpoints, std::move(run), limit_s});
 }
 
+const EndpointType* FindEndpointType(const std::string& name) {
+  for (const EndpointType& known : kEndpointTypes) {
+    if (name == known.name) return &known;
+  }
+  return nullptr;
+}
+
 const Target& Asked() { return g_asked; }
 void Ask(const Target& target) { g_asked = target; }
 

@@ -49,6 +49,17 @@ enum Endpoints : unsigned {
   kOnce = 8
 };  // kOnce: about no endpoint type; asked of the first one
 
+// An endpoint type by the name that the command lines here have for it.
+struct EndpointType {
+  const char* name;
+  fi_ep_type type;
+  unsigned endpoints;
+};
+inline constexpr EndpointType kEndpointTypes[] = {
+    {"msg", FI_EP_MSG, kMsg}, {"rdm", FI_EP_RDM, kRdm}, {"dgram", FI_EP_DGRAM, kDgram}};
+// nullptr: there is none of this name.
+const EndpointType* FindEndpointType(const std::string& name);
+
 struct Case {
   std::string name;
   unsigned endpoints;
