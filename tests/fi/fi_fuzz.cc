@@ -327,15 +327,15 @@ int Main(int argc, char** argv) {
   }
   setenv("FI_PROVIDER", arguments.target.provider.c_str(), 0);
   Ask(arguments.target);
-  int failed = 0;
-  for (int i = 0; i < arguments.runs && failed < arguments.most_failures; ++i) {
-    const uint32_t seed = arguments.seed + static_cast<uint32_t>(i);
+  int runs = 0, failed = 0;
+  for (; runs < arguments.runs && failed < arguments.most_failures; ++runs) {
+    const uint32_t seed = arguments.seed + static_cast<uint32_t>(runs);
     const Answer answer = RunIsolated({"run", kOnce, [&] { Run(seed, arguments.steps).Go(); }, 60});
     if (answer.verdict == Verdict::kYes) continue;
     ++failed;
-    printf("seed %u: %s\n", seed, answer.reason.c_str());
+    printf("seed %u FAILED: %s\n", seed, answer.reason.c_str());
   }
-  printf("%d of %d runs passed\n", arguments.runs - failed, arguments.runs);
+  printf("%d runs, %d failed\n", runs, failed);
   return failed == 0 ? 0 : 1;
 }
 
