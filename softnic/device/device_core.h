@@ -388,9 +388,9 @@ class DeviceCore {
   void WaitForPeer(DeviceQp& qp);
   void CountUnacked(DeviceQp& qp);
   bool CountSent(DeviceQp& qp, const transport::Pdu& pdu);
-  // UC and UD: nobody acknowledges, so what a turn sends is what a receiver takes in one.
+  // UC and UD, which nobody acknowledges.
   static bool HasPaceRoom(const DeviceQp& qp);
-  void WaitForPace(DeviceQp& qp);
+  void WaitForTxOrPace(DeviceQp& qp);
   void BeginPace();
   bool HasPacedWork();
   bool IsBacklogged(Nic& nic);
@@ -408,6 +408,7 @@ class DeviceCore {
   void CountMoves(const DmaRecord& record, int change);
   bool IsHeldUp(DeviceQp& qp);
   void PumpTx(DeviceQp& qp);
+  bool PumpStalled();
   bool HoldAck(DeviceQp& qp, const transport::Pdu& pdu);
   void LetAckGo(DeviceQp& qp);
   void BeginHolding();
@@ -570,7 +571,6 @@ class DeviceCore {
   std::deque<QpRef> peer_waiters_;  // QPs whose peer has no room
   size_t held_packets_ = 0;         // from the network, in the QPs' queues
   std::vector<QpRef> paced_;        // go on in the next turn
-
   std::vector<DeviceQp*> drain_;
   std::vector<ReceiveRelease> releases_;
   std::vector<Cq*> dirty_cqs_;

@@ -68,6 +68,7 @@ uint32_t DeviceCore::SendDirect(DeviceQp& qp, uint32_t max_steps) {
   }
   if (sent == 0) return 0;
   pdus_ += 2 * uint64_t{sent};  // with their acknowledgements
+  peer->last_used = now_;
   // Received before it is acknowledged.
   MarkForDrain(*peer);
   MarkForDrain(qp);

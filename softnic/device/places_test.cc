@@ -268,6 +268,27 @@ TEST_F(Places, AtTheLimitTheLaneUnusedLongestGoes) {
   world.dma.is_held = false;
 }
 
+// ... whichever way its messages take: here a step that is over at once.
+TEST_F(Places, AWriteInOneStepIsAUse) {
+  ASSERT_EQ(b.DoHandle(CommandOp::kDestroyPlace, place), 0);
+  ASSERT_EQ(MakePlace(/*lanes_max=*/2), 0);
+  Peer one = ConnectPeer(1'000), two = ConnectPeer(2'000);
+  PostRecv(1, 0, 64);
+  PostRecv(2, 64, 64);
+  for (Peer* peer : {&one, &two}) {
+    world.now = world.now + Microseconds(5);
+    Send(*peer, 0, 8);
+    world.Settle();
+  }
+  world.now = world.now + Microseconds(5);
+  a.Post(one.qp, MakeWqe(shm::WrOpcode::kRdmaWrite, 3), {});
+  const uint64_t pdus_before = world.device->Stats().pdus;
+  world.Settle();
+  EXPECT_EQ(world.device->Stats().pdus, pdus_before + 2);
+  ConnectPeer(3'000);
+  EXPECT_EQ(ended, std::vector<LaneId>{two.lane.lane});
+}
+
 TEST_F(Places, WhoIsNotThereIsSaidToBeSo) {
   Peer peer{&a, 1'000, a.MustCreateQp(Service::kRc, cq_a), {}};
   auto reason_of = [this](const LaneRequest& request) {

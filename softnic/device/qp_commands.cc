@@ -214,8 +214,10 @@ int DeviceCore::Modify(DeviceQp& qp, shm::ModifyQpRequest& request) {
 
 void DeviceCore::ResetQp(DeviceQp& qp) {
   qp.self.life = next_life_++;
-  qp.is_blocked = false;
-  qp.reads_in_flight = 0;
+  qp.is_blocked = qp.is_paced = false;
+  // What is under way ends for the life before.
+  qp.reads_in_flight = qp.moves_in_flight = 0;
+  qp.held_up_since = Instant::Never();
   qp.has_more_output = false;
   qp.peer = {};
   qp.last_stream = 0;

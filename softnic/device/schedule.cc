@@ -131,9 +131,8 @@ void DeviceCore::Drain(DeviceQp& qp) {
   }
   if (!qp.waiting.empty()) TakeWaiting(qp);
   qp.has_more_output = budget == 0 || AskForReceives(qp) != is_failed;
-  if (has_network && !HasTxRoom(qp.tx_requests)) qp.waits_for_tx = true;
   if (qp.has_more_output || MaySend(qp)) MakeReady(qp);
-  if (has_network) WaitForPace(qp);
+  if (has_network) WaitForTxOrPace(qp);
   UpdateTimer(qp);
 }
 
@@ -260,7 +259,7 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
   } else {
     qp.ready_hook.Unlink();  // until its next input
     WaitForPeer(qp);
-    if (HasNetwork()) WaitForPace(qp);
+    if (HasNetwork()) WaitForTxOrPace(qp);
   }
   return std::max(steps, 1u);
 }

@@ -35,11 +35,13 @@ class CablePort final : public transport::PacketPort {
                                                             packet.length, packet.payload),
                                datagram.bytes.data() + packet.length);
     ++counters_.sent_packets;
+    ++sent_since_flush;
     if (filter && !filter(datagram)) return packet.GiveBack();
     other->inbox.push_back(std::move(datagram));
     return packet.GiveBack();
   }
   void Flush(Instant now) override {
+    sent_since_flush = 0;
     if (room != kUnlimited) room = room_per_flush;
   }
   bool Receive(Instant now, transport::InPacket* out) override {
@@ -68,6 +70,7 @@ class CablePort final : public transport::PacketPort {
   std::function<bool(Datagram&)> filter;  // false: lost
   uint32_t room = kUnlimited;             // packets until the next Flush
   uint32_t room_per_flush = kUnlimited;
+  uint32_t sent_since_flush = 0;
   uint32_t receive_buffer = 0;  // bytes
   std::vector<Gid> groups;
   bool wants_grh = true;
@@ -176,6 +179,9 @@ class Wire : public ::testing::TestWithParam<bool>, protected WiredHosts {
   void Connect(Service service) {
     qp_a = alice.MustCreateQp(service, cq_a);
     qp_b = bob.MustCreateQp(service, cq_b);
+    Start(service);
+  }
+  void Start(Service service) {
     ASSERT_EQ(alice.ToInit(qp_a, service), 0);
     ASSERT_EQ(bob.ToInit(qp_b, service), 0);
     ASSERT_EQ(alice.ToRtr(qp_a, service, GidOf(1), qp_b.qpn), 0);

@@ -138,7 +138,9 @@ bool DeviceCore::HasPaceRoom(const DeviceQp& qp) {
   return qp.service() == Service::kRc || qp.nic->port == nullptr || qp.nic->pace.HasRoom();
 }
 
-void DeviceCore::WaitForPace(DeviceQp& qp) {
+// Packets that others hold come back by its own going out, or by nothing it hears of.
+void DeviceCore::WaitForTxOrPace(DeviceQp& qp) {
+  if (!HasTxRoom(qp.tx_requests)) qp.waits_for_tx = true;
   if (qp.is_paced || HasPaceRoom(qp) || !qp.transport->HasRequestWork()) return;
   qp.is_paced = true;
   paced_.push_back(qp.self);
@@ -154,7 +156,7 @@ void DeviceCore::BeginPace() {
     if (qp == nullptr) continue;
     qp->is_paced = false;
     if (MaySend(*qp)) MakeReady(*qp);
-    WaitForPace(*qp);
+    WaitForTxOrPace(*qp);
   }
 }
 

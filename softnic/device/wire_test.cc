@@ -189,6 +189,22 @@ TEST_P(Wire, SourceMemoryThatIsGoneFailsTheWork) {
   EXPECT_EQ(Wait(alice, cq_a), WcStatus::kLocProtErr);
 }
 
+// The turn may be the last one for long.
+TEST_P(Wire, WhatFlushingMakesRoomForIsFlushed) {
+  ports[0].room = ports[0].room_per_flush = 10;
+  Connect(Service::kRc);
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  a->Settle();
+  for (int turn = 0; turn < 8; ++turn) {
+    EXPECT_TRUE(a->device->FlushPorts(a->now)) << "more could go";
+    EXPECT_EQ(ports[0].sent_since_flush, 0u);
+    while (a->dma.Step(*a->device, a->now)) {
+    }
+  }
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  EXPECT_EQ(from, to);
+}
+
 TEST_P(Wire, AQpGoesWhileItsPacketsAreBeingMade) {
   Connect(Service::kRc);
   a->dma.is_held = true;
@@ -335,6 +351,44 @@ TEST_P(Wire, WhatNobodyAcknowledgesLeavesAtTheRateOfALink) {
   int64_t least_ns = (paced_bytes - UnackedPace::kBurstBytes) * 4 / 5;
   EXPECT_GE((a->now - begin).ns, least_ns - UnackedPace::kBurstBytes);
   EXPECT_LE((a->now - begin).ns, least_ns + UnackedPace::kBurstBytes);
+}
+
+TEST_P(Wire, AResetForgetsThatAQpWaitedForPace) {
+  Connect(Service::kUc);
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  a->device->Run(a->now, 1'000);  // a turn's part, and no more
+  ASSERT_EQ(alice.ToReset(qp_a), 0);
+  ASSERT_EQ(bob.ToReset(qp_b), 0);
+  SendAll();
+  ports[1].inbox.clear();
+  Start(Service::kUc);
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  SendAll();
+  EXPECT_EQ(ports[1].inbox.size(), (kBytes + 1023) / 1024);
+}
+
+// Nobody's copies hold up a QP that was reset since they began.
+TEST_P(Wire, AResetForgetsTheCopiesOfTheLifeBefore) {
+  Connect(Service::kRc);
+  a->dma.is_held = true;
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  a->device->Run(a->now, 64);
+  shm::ModifyQpRequest request{};
+  request.qp = qp_a.handle;
+  request.mask = shm::qp_mask::kState;
+  request.attr.qp_state = static_cast<uint32_t>(QpState::kReset);
+  const uint32_t slot = alice.Begin(shm::CommandOp::kModifyQp, &request, sizeof(request));
+  a->dma.is_held = false;
+  Settle();
+  ASSERT_TRUE(alice.IsDone(slot));
+  ASSERT_EQ(alice.ToReset(qp_a), 0);
+  ASSERT_EQ(bob.ToReset(qp_b), 0);
+  Start(Service::kRc);
+  const uint64_t at_once = a->dma.moved_now;
+  a->dma.moves_now = b->dma.moves_now = true;
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), 64, mr_a.lkey)});
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  EXPECT_EQ(a->dma.moved_now, at_once + 1) << "small payload is not read at once";
 }
 
 // Together they fill what may be under way to one address before any fills its own window.

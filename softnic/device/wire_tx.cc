@@ -289,7 +289,14 @@ bool DeviceCore::FlushPorts(Instant now) {
     FlushMads(*nic);
     if (nic->port != nullptr) nic->port->Flush(now);
   }
-  if (stalled_.empty()) return !ready_sessions_.IsEmpty();
+  const bool has_moved = !stalled_.empty() && PumpStalled();
+  return has_moved || !ready_sessions_.IsEmpty();
+}
+
+// True: some are still stalled, though the port took packets.
+bool DeviceCore::PumpStalled() {
+  uint64_t sent = 0;
+  for (const auto& nic : nics_) sent -= nic->wire.tx_packets;
   std::vector<QpRef> stalled = std::move(stalled_);
   stalled_.clear();
   for (QpRef ref : stalled) {
@@ -299,7 +306,12 @@ bool DeviceCore::FlushPorts(Instant now) {
     PumpTx(*qp);
   }
   Settle();
-  return !ready_sessions_.IsEmpty();
+  // A NIC that sleeps now would keep what lies in its ports.
+  for (const auto& nic : nics_) {
+    sent += nic->wire.tx_packets;
+    if (nic->port != nullptr) nic->port->Flush(now_);
+  }
+  return sent != 0 && !stalled_.empty();
 }
 
 bool DeviceCore::PreparePortsToSleep() {
