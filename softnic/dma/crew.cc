@@ -89,9 +89,11 @@ CopyThread* CopyCrew::Spawn() {
   if (threads_.size() >= kThreadsMax) return nullptr;
   auto thread = std::make_unique<CopyThread>(this, static_cast<uint32_t>(threads_.size()));
   CopyThread* me = thread.get();
-  // Signals are the control thread's.
+  // Signals are the control thread's, but for those of the thread's own instructions: blocked, they
+  // would end the process whatever their handler does, and Guarded lives by one.
   sigset_t all, old;
   sigfillset(&all);
+  for (int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&all, own);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   bool made = true;
   try {
