@@ -89,14 +89,15 @@ struct DmaOp {
   }
 };
 
-// What one go of the Copier carries out: operations with one source and one destination process.
+// What one go of the Copier carries out: operations with one source and one destination process, or
+// all without.
 struct CopyUnit {
   DmaOp* ops[kUnitOpsMax] = {};
   uint32_t chunk_bytes[kUnitOpsMax] = {};
   uint32_t count = 0;
   TargetProcess* source = nullptr;
   TargetProcess* destination = nullptr;
-  Assistant* source_assistant = nullptr;  // of all that have a source, as of all destinations
+  Assistant* source_assistant = nullptr;  // of all of them, as the next one
   Assistant* destination_assistant = nullptr;
   int64_t elapsed_ns = 0;                 // measured by workers only
   std::atomic<bool> sources_done{false};  // nothing of the source will be touched any more

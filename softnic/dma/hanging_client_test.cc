@@ -134,15 +134,24 @@ class HangingClientTest : public ::testing::Test {
     return id;
   }
   void Copy(uint64_t stream, uint64_t cookie, DmaSegment from, DmaSegment to) {
-    OnLeader([&] {
-      DmaRequest request;
-      request.source.length = from.length;
-      request.source.segments = &from;
-      request.source.segment_count = 1;
-      request.destination = &to;
-      request.destination_count = 1;
-      dma_.Submit(stream, cookie, request);
-    });
+    OnLeader([&] { Submit(stream, cookie, {from}, {to}); });
+  }
+  // Leader. No source: as many bytes of the request's own.
+  void Submit(uint64_t stream, uint64_t cookie, const std::vector<DmaSegment>& from,
+              const std::vector<DmaSegment>& to) {
+    DmaRequest request;
+    for (const DmaSegment& segment : to) request.source.length += segment.length;
+    const std::vector<std::byte> own(request.source.length, std::byte{7});
+    if (from.empty()) request.source.bytes = own.data();
+    request.source.segments = from.data();
+    request.source.segment_count = static_cast<uint16_t>(from.size());
+    request.destination = to.data();
+    request.destination_count = static_cast<uint16_t>(to.size());
+    dma_.Submit(stream, cookie, request);
+  }
+  void AwaitSlow(uint32_t processes) {
+    bool is_slow = false;
+    while (!is_slow) OnLeader([&] { is_slow = dma_.slow_processes() == processes; });
   }
   bool WaitUntil(std::function<bool()> condition) {
     std::unique_lock lock(mutex_);
@@ -208,6 +217,27 @@ TEST_F(HangingClientTest, OthersGoOnWhileOneHangsAsSource) {
   ASSERT_EQ(kill(hung.pid(), SIGUSR1), 0);
   ASSERT_TRUE(WaitDone(10));
   EXPECT_EQ(StatusOf(10), DmaStatus::kOk);
+}
+
+// What goes to the same process, and comes from elsewhere: from another one, or from no memory.
+TEST_F(HangingClientTest, OthersGoOnToWhereOneSends) {
+  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage, LetGo), c(4 * kPage);
+  MemoryId ra = Attach(1, a), rh = Attach(2, hung), rc = Attach(3, c);
+  OnLeader([&] {
+    for (uint64_t i = 0; i < 8; ++i) {  // of one turn
+      Submit(i, i, {{rh, 8, hung.addr() + kPage}}, {{ra, 8, a.addr()}});
+      Submit(10 + i, 10 + i, {}, {{ra, 8, a.addr() + 8}});
+      Submit(20 + i, 20 + i, {{rc, 8, c.addr()}}, {{ra, 8, a.addr() + 16}});
+    }
+  });
+  for (uint64_t i = 10; i < 28; ++i) {
+    if (i == 18) i = 20;
+    ASSERT_TRUE(WaitDone(i)) << i;
+    EXPECT_EQ(StatusOf(i), DmaStatus::kOk);
+  }
+  for (uint64_t i = 0; i < 8; ++i) EXPECT_FALSE(IsDone(i));
+  ASSERT_EQ(kill(hung.pid(), SIGUSR1), 0);
+  for (uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(WaitDone(i));
 }
 
 TEST_F(HangingClientTest, StreamKeepsItsOrderThroughTheSlowPath) {
