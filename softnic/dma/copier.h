@@ -101,7 +101,7 @@ struct CopyUnit {
   Assistant* destination_assistant = nullptr;
   int64_t elapsed_ns = 0;                 // measured by workers only
   std::atomic<bool> sources_done{false};  // nothing of the source will be touched any more
-  std::atomic<bool> revoked{false};       // write nothing any more
+  std::atomic<bool> revoked{false};       // write nothing any more, nor touch NIC memory
   std::atomic<bool> stuck{false};         // the watchdog saw it hang
   bool holds_source = false;              // leader's note of which processes it charges
   bool holds_destination = false;
@@ -137,7 +137,8 @@ class Copier {
   int64_t WriteMapped(DmaOp& op, uint32_t chunk_bytes);
   int64_t ReadMixed(DmaOp& op, uint64_t offset, uint64_t bytes);
   int64_t WriteMixed(DmaOp& op, uint32_t chunk_bytes);
-  int64_t WriteHere(TargetProcess* target, std::byte* to, uint64_t offset, uint64_t bytes);
+  template <typename Move>
+  int64_t MoveHere(uint64_t bytes, Move&& move);
   void ExecuteAtomic(DmaOp& op);
   void ExecuteProbe(DmaOp& op);
   bool ReadAll(CopyUnit& unit);

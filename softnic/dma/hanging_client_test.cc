@@ -153,6 +153,12 @@ class HangingClientTest : public ::testing::Test {
     bool is_slow = false;
     while (!is_slow) OnLeader([&] { is_slow = dma_.slow_processes() == processes; });
   }
+  static uint64_t WordAt(const TestTarget& target, uint64_t addr) {
+    uint64_t word = 0;
+    iovec local = {&word, 8}, remote = {reinterpret_cast<void*>(addr), 8};
+    EXPECT_EQ(process_vm_readv(target.pid(), &local, 1, &remote, 1, 0), 8);
+    return word;
+  }
   bool WaitUntil(std::function<bool()> condition) {
     std::unique_lock lock(mutex_);
     return wake_.wait_for(lock, kDeadline, condition);
@@ -373,6 +379,49 @@ TEST_F(HangingClientTest, FenceDoesNotWaitForAPeerThatHangs) {
     if (as_source) {
       EXPECT_EQ(StatusOf(base), DmaStatus::kSourceFault);  // read, and never written
     }
+  }
+}
+
+// Nor does whoever has memory of the NIC's, when others' is beside the page that hangs; and it may
+// be anybody's afterwards.
+TEST_F(HangingClientTest, FenceOfNicMemoryDoesNotWaitForAProcess) {
+  enum { kToAnother, kToItself, kFromNowhere, kFromNicMemory, kCases };
+  for (uint64_t i = 0; i < kCases; ++i) {
+    const SessionId honest = static_cast<SessionId>(10 * i + 1), hanging = honest + 1;
+    TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage, LetGo);
+    MemoryId ra = Attach(honest, a), rh = Attach(hanging, hung), rn = 0;
+    std::vector<uint8_t> nic(64, 3);
+    const auto nic_addr = reinterpret_cast<uint64_t>(nic.data());
+    OnLeader([&] {
+      ASSERT_EQ(dma_.AddRegion(kNicSession, {.addr = nic_addr, .length = 64}, &rn), 0);
+      const std::vector<DmaSegment> mixed = {{rh, 8, hung.addr() + kPage}, {rn, 8, nic_addr}};
+      if (i == kToAnother) Submit(1, i, mixed, {{ra, 16, a.addr()}});
+      if (i == kToItself) Submit(1, i, mixed, {{rh, 16, hung.addr()}});
+      if (i == kFromNowhere) Submit(1, i, {}, mixed);
+      if (i == kFromNicMemory) Submit(1, i, {{rn, 16, nic_addr + 16}}, mixed);
+    });
+    AwaitSlow(1);
+    OnLeader([&] {
+      dma_.Fence(kNicSession, 100 + i);
+      dma_.Fence(hanging, 200 + i);
+    });
+    ASSERT_TRUE(WaitUntil([&] { return std::count(fences_.begin(), fences_.end(), 100 + i); }))
+        << i;
+    EXPECT_FALSE(IsDone(i));
+    OnLeader([&] {
+      EXPECT_TRUE(dma_.IsIdle(kNicSession));
+      EXPECT_FALSE(dma_.IsIdle(hanging));
+      dma_.RemoveRegion(rn);
+      nic.assign(64, 5);
+    });
+    ASSERT_EQ(kill(hung.pid(), SIGUSR1), 0);
+    ASSERT_TRUE(WaitDone(i));
+    EXPECT_EQ(StatusOf(i), DmaStatus::kSourceFault) << i;
+    EXPECT_EQ(nic, std::vector<uint8_t>(64, 5)) << i;
+    EXPECT_EQ(WordAt(a, a.addr()), 0u);
+    EXPECT_EQ(WordAt(hung, hung.addr()), 0u);
+    EXPECT_TRUE(WaitUntil([&] { return std::count(fences_.begin(), fences_.end(), 200 + i); }));
+    OnLeader([&] { dma_.DetachSession(hanging); });
   }
 }
 

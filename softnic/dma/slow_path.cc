@@ -209,31 +209,36 @@ void ProcessDma::RevokeQueued(DmaOp* op) {
 }
 
 // A unit in a hanging thread's hands: its source end is free once all is read, its destination end
-// once the thread can't write any more.
+// once the thread can't write any more, and NIC memory, which may be at either end beside the
+// process that hangs, once neither is left to do there.
 void ProcessDma::RevokeUnit(CopyUnit* unit) {
   TargetProcess* hung = unit->hung_at;
-  if (hung == nullptr || unit->source == unit->destination || unit->source == nullptr) return;
+  if (hung == nullptr) return;
   if (!MayHang(*hung)) return;
-  bool at_destination = hung == unit->destination;
-  bool any = false;
+  bool any = false, any_of_nic = false;
   for (uint32_t i = 0; i < unit->count; ++i) {
-    any = any || IsHeldUp(unit->ops[i]->holds[at_destination ? 0 : 1], hung);
+    for (const DmaOp::Hold& hold : unit->ops[i]->holds) {
+      if (!IsHeldUp(hold, hung)) continue;
+      any = true;
+      any_of_nic = any_of_nic || hold.session == nic_session_;
+    }
   }
   if (!any) return;
-  if (at_destination) {
-    if (!unit->sources_done.load(std::memory_order_acquire)) return;
-  } else {
-    // Revoke, then look: either the thread still hangs at its source and will see the flag before
-    // it writes, or it has moved on and is soon done.
+  const bool at_source = hung == unit->source;
+  if (!at_source && !unit->sources_done.load(std::memory_order_acquire)) return;
+  if (at_source || any_of_nic) {
+    // Revoke, then look: either the thread still hangs where it was seen to and will see the flag
+    // before it goes elsewhere, or it has moved on and is soon done.
     unit->revoked.store(true, std::memory_order_seq_cst);
     if (crew_->CurrentTarget(unit) != hung) return;
   }
   for (uint32_t i = 0; i < unit->count; ++i) {
     DmaOp* op = unit->ops[i];
-    DmaOp::Hold& hold = op->holds[at_destination ? 0 : 1];
-    if (!IsHeldUp(hold, hung)) continue;
-    ReleaseHold(&hold);
-    op->is_revoked = true;
+    for (DmaOp::Hold& hold : op->holds) {
+      if (!IsHeldUp(hold, hung)) continue;
+      ReleaseHold(&hold);
+      op->is_revoked = true;
+    }
   }
 }
 
