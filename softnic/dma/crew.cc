@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <system_error>
+#include <utility>
 
 #include "core/base/check.h"
 
@@ -115,7 +116,7 @@ void CopyCrew::Start(std::function<void(CopyThread&)> lead, std::function<void()
   is_started_ = true;
   CopyThread* first = Spawn();
   VERBENA_CHECK(first != nullptr);
-  leader_.store(first, std::memory_order_release);
+  Name(first);
   Spawn();
 }
 
@@ -142,7 +143,7 @@ void CopyCrew::ThreadMain(CopyThread* me) {
   pthread_setname_np(pthread_self(), ("verbena-" + std::to_string(me->index_)).c_str());
   std::unique_lock lock(mutex_);
   while (!IsStopping()) {
-    if (leader_.load(std::memory_order_acquire) == me) {
+    if (std::exchange(me->is_named_, false)) {
       lock.unlock();
       LeadUntilDeposed(me);
       lock.lock();
@@ -159,7 +160,7 @@ void CopyCrew::ThreadMain(CopyThread* me) {
       lock.lock();
       has_standby_ = false;
       if (took_over) {
-        leader_.store(me, std::memory_order_release);
+        Name(me);
         spare_wanted_.notify_all();
         // A new watchdog before anything else: the next client may hang at once.
         bool spare = false;
@@ -175,6 +176,13 @@ void CopyCrew::ThreadMain(CopyThread* me) {
   }
   running_threads_ -= 1;
   thread_ended_.notify_all();
+}
+
+// To lead once. Who is deposed and back before the watchdog gets here must not lead again, though
+// no other is named yet.
+void CopyCrew::Name(CopyThread* leader) {
+  leader->is_named_ = true;
+  leader_.store(leader, std::memory_order_release);
 }
 
 void CopyCrew::LeadUntilDeposed(CopyThread* me) {
