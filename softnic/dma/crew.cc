@@ -79,7 +79,9 @@ bool CopyThread::ExecuteAsLeader(CopyUnit* unit) {
   return false;
 }
 
-CopyCrew::CopyCrew() { VERBENA_CHECK(sem_init(&watchdog_wake_, 0, 0) == 0); }
+CopyCrew::CopyCrew(uint32_t threads_max) : threads_max_(threads_max) {
+  VERBENA_CHECK(sem_init(&watchdog_wake_, 0, 0) == 0);
+}
 
 CopyCrew::~CopyCrew() {
   VERBENA_CHECK(!is_started_);
@@ -87,7 +89,7 @@ CopyCrew::~CopyCrew() {
 }
 
 CopyThread* CopyCrew::Spawn() {
-  if (threads_.size() >= kThreadsMax) return nullptr;
+  if (threads_.size() >= threads_max_) return nullptr;
   auto thread = std::make_unique<CopyThread>(this, static_cast<uint32_t>(threads_.size()));
   CopyThread* me = thread.get();
   // Signals are the control thread's, but for those of the thread's own instructions: blocked, they

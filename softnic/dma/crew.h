@@ -89,7 +89,8 @@ class CopyCrew {
   static constexpr uint32_t kThreadsMax = 256;
   static constexpr int64_t kTickNs = 1'000'000;
 
-  CopyCrew();
+  // `threads_max`: of tests.
+  explicit CopyCrew(uint32_t threads_max = kThreadsMax);
   ~CopyCrew();
 
   // Starts a leader and a standby. `lead` runs the loop until it is deposed or `IsStopping()`;
@@ -129,6 +130,7 @@ class CopyCrew {
   void WakeWatchdogIfAsleep();
   bool IsBlockedInKernel(int tid) const;
 
+  const uint32_t threads_max_;
   Baton baton_;
   std::function<void(CopyThread&)> lead_;
   std::function<void()> attention_;

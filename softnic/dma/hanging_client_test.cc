@@ -70,6 +70,7 @@ bool UserfaultfdWorks() {
 
 class HangingClientTest : public ::testing::Test {
  protected:
+  explicit HangingClientTest(uint32_t threads_max = CopyCrew::kThreadsMax) : crew_(threads_max) {}
   void SetUp() override {
     if (!UserfaultfdWorks()) {
       GTEST_SKIP() << "userfaultfd is refused here (" << strerror(errno)
@@ -423,6 +424,49 @@ TEST_F(HangingClientTest, FenceOfNicMemoryDoesNotWaitForAProcess) {
     EXPECT_TRUE(WaitUntil([&] { return std::count(fences_.begin(), fences_.end(), 200 + i); }));
     OnLeader([&] { dma_.DetachSession(hanging); });
   }
+}
+
+// A leader, a watchdog, and one more.
+class FewThreadsTest : public HangingClientTest {
+ protected:
+  FewThreadsTest() : HangingClientTest(3) {}
+};
+
+// It is slow and has nothing under way; what a hanging peer is to send to it waits for a thread,
+// which nobody gets before another slow one.
+TEST_F(FewThreadsTest, WhoWaitsForAThreadMayGo) {
+  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage, LetGo);
+  TestTarget other(4 * kPage, HangSecondPage, LetGo), leaver(4 * kPage, HangSecondPage, LetGo);
+  MemoryId ra = Attach(1, a), rh = Attach(2, hung), ro = Attach(3, other), rl = Attach(4, leaver);
+  const DmaSegment mine = {ra, 8, a.addr()};
+  Copy(1, 1, mine, {ro, 8, other.addr() + kPage});
+  AwaitSlow(1);
+  ASSERT_EQ(kill(other.pid(), SIGUSR1), 0);
+  ASSERT_TRUE(WaitDone(1));
+  Copy(2, 2, mine, {rl, 8, leaver.addr() + kPage});
+  AwaitSlow(2);
+  ASSERT_EQ(kill(leaver.pid(), SIGUSR1), 0);
+  ASSERT_TRUE(WaitDone(2));
+  Copy(3, 3, {rh, 8, hung.addr() + kPage}, mine);
+  AwaitSlow(3);
+  OnLeader([&] {
+    Submit(4, 4, {mine}, {{ro, 8, other.addr()}});
+    Submit(5, 5, {{rh, 8, hung.addr()}}, {{rl, 8, leaver.addr()}});
+    Submit(5, 6, {mine}, {mine});  // after that, and so not before
+  });
+  OnLeader([&] { dma_.Fence(4, 99); });
+  ASSERT_TRUE(WaitUntil([&] { return std::count(fences_.begin(), fences_.end(), 99u); }));
+  OnLeader([&] {
+    EXPECT_TRUE(dma_.IsIdle(4));
+    dma_.DetachSession(4);
+  });
+  ASSERT_TRUE(WaitDone(6));
+  EXPECT_EQ(StatusOf(5), DmaStatus::kSourceFault);
+  EXPECT_FALSE(IsDone(3));
+  EXPECT_FALSE(IsDone(4));
+  ASSERT_EQ(kill(hung.pid(), SIGUSR1), 0);
+  ASSERT_TRUE(WaitDone(3));
+  ASSERT_TRUE(WaitDone(4));
 }
 
 TEST_F(HangingClientTest, HangingProbeStopsNobody) {

@@ -216,6 +216,7 @@ class ProcessDma final : public DmaEngine {
   bool MayHang(const TargetProcess& process) const;
   void RevokeForFences();
   void RevokeQueued(DmaOp* op);
+  void ReportRevoked(TargetProcess* process);
   void RevokeUnit(CopyUnit* unit);
   void Unblock(uint64_t stream);
 

@@ -57,7 +57,7 @@ bool ProcessDma::DivertIfHeldBack(uint32_t lane) {
     it->second.waiting.push_back(PopLane(lane));
     return true;
   }
-  if (op->IsMapped()) return false;
+  if (op->IsMapped() || op->kind == DmaOp::Kind::kFailed) return false;
   TargetProcess* slow = nullptr;
   if (op->source != nullptr && op->source->slow) slow = op->source;
   if (op->destination != nullptr && op->destination->slow) slow = op->destination;
@@ -137,13 +137,6 @@ bool ProcessDma::StartSlow(TargetProcess* process) {
   while (!process->waiting.empty() && process->charges == 0) {
     DmaOp* op = process->waiting.front();
     process->waiting.pop_front();
-    if (op->kind == DmaOp::Kind::kFailed) {  // revoked meanwhile
-      uint64_t stream = op->stream;
-      blocked_[stream].held -= 1;
-      Report(op);
-      Unblock(stream);
-      continue;
-    }
     TargetProcess* other = op->source == process ? op->destination : op->source;
     if (other == process || (other != nullptr && !other->slow)) other = nullptr;
     if (other != nullptr && other->charges != 0) {
@@ -191,8 +184,8 @@ bool ProcessDma::MayHang(const TargetProcess& process) const {
   });
 }
 
-// An operation that waits in a hanging client's queue: the other end need not wait with it. It is
-// reported in its turn, as if the peer's payload could not be read.
+// An operation that waits for a hanging client: the other end need not wait with it. It is reported
+// in its turn, as if the peer's payload could not be read.
 void ProcessDma::RevokeQueued(DmaOp* op) {
   TargetProcess* hung = nullptr;
   for (TargetProcess* end : {op->source, op->destination}) {
@@ -251,6 +244,24 @@ void ProcessDma::RevokeForFences() {
   }
   for (auto& [stream, blocked] : blocked_) {
     for (DmaOp* op : blocked.waiting) RevokeQueued(op);
+  }
+  for (TargetProcess* process : slow_) ReportRevoked(process);
+}
+
+// At once: the queue may be that of the end which was let go, and it leaves with its last session.
+// Earlier operations of these streams there are none, and later ones wait in blocked_.
+void ProcessDma::ReportRevoked(TargetProcess* process) {
+  std::deque<DmaOp*>& waiting = process->waiting;
+  auto first = std::stable_partition(waiting.begin(), waiting.end(), [](const DmaOp* op) {
+    return op->kind != DmaOp::Kind::kFailed;
+  });
+  const std::vector<DmaOp*> revoked(first, waiting.end());
+  waiting.erase(first, waiting.end());
+  for (DmaOp* op : revoked) {
+    const uint64_t stream = op->stream;
+    blocked_[stream].held -= 1;
+    Report(op);
+    Unblock(stream);
   }
 }
 
