@@ -66,10 +66,8 @@ bool ProcessDma::Fits(const CopyUnit& unit, const DmaOp& op) const {
     return false;  // the same page has two addresses
   }
   if (op.IsMixed() || unit.ops[0]->IsMixed()) return false;
-  if (op.source != nullptr && unit.source != nullptr &&
-      (op.source != unit.source || op.source_assistant != unit.source_assistant)) {
-    return false;
-  }
+  // Nor if it has no source and the others have: it would wait for theirs, should that hang.
+  if (op.source != unit.source || op.source_assistant != unit.source_assistant) return false;
   if (op.source == nullptr || op.source != unit.destination) return true;
   for (uint32_t i = 0; i < unit.count; ++i) {
     if (Overlaps(op.source_pieces, unit.ops[i]->destination_pieces)) return false;
@@ -108,10 +106,8 @@ bool ProcessDma::TakeFromLane(uint32_t lane, CopyUnit* unit, uint64_t* bytes, ui
     unit->ops[unit->count] = op;
     unit->chunk_bytes[unit->count] = static_cast<uint32_t>(chunk);
     unit->count += 1;
-    if (op->source != nullptr) {
-      unit->source = op->source;
-      unit->source_assistant = op->source_assistant;
-    }
+    unit->source = op->source;
+    unit->source_assistant = op->source_assistant;
     unit->destination = op->destination;
     unit->destination_assistant = op->destination_assistant;
     *bytes += chunk;

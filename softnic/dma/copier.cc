@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/base/check.h"
 #include "core/shm/layout.h"
@@ -304,6 +305,23 @@ int64_t Copier::WriteMapped(DmaOp& op, uint32_t chunk_bytes) {
   return result;
 }
 
+// A piece of NIC memory amid a process's. The gate knows it as nobody's, so that the leader can
+// tell whether we are past the process that hung (see RevokeUnit): once revoked, the piece may be
+// gone.
+template <typename Move>
+int64_t Copier::MoveHere(uint64_t bytes, Move&& move) {
+  int64_t result = static_cast<int64_t>(bytes);
+  gate_->Enter(nullptr);
+  uintptr_t fault;
+  if (unit_->revoked.load(std::memory_order_seq_cst)) {
+    result = -ECANCELED;
+  } else if (!Guarded(&fault, std::forward<Move>(move))) {
+    result = -EFAULT;
+  }
+  gate_->Leave();
+  return result;
+}
+
 // As ReadOne, piece by piece.
 int64_t Copier::ReadMixed(DmaOp& op, uint64_t offset, uint64_t bytes) {
   const iovec whole = {bounce_.get(), bytes};
@@ -320,8 +338,8 @@ int64_t Copier::ReadMixed(DmaOp& op, uint64_t offset, uint64_t bytes) {
     if (piece.iov_base == nullptr) {
       std::memset(to, 0, n);
     } else if (op.source_here[i]) {
-      uintptr_t fault;
-      if (!Guarded(&fault, [&] { MoveBytes(to, from, n); })) return -EFAULT;
+      const int64_t read = MoveHere(n, [&] { MoveBytes(to, from, n); });
+      if (read < 0) return read;
     } else {
       const iovec local = {to, n}, remote = {from, n};
       const int64_t read = Read(Source(op), &local, 1, &remote, 1);
@@ -335,21 +353,6 @@ int64_t Copier::ReadMixed(DmaOp& op, uint64_t offset, uint64_t bytes) {
     MovePieces(op.destination_pieces.data(), op.progress_bytes, &whole, 0, bytes);
   }
   return static_cast<int64_t>(bytes);
-}
-
-// What local_ names from `offset` on, to a place here.
-int64_t Copier::WriteHere(TargetProcess* target, std::byte* to, uint64_t offset, uint64_t bytes) {
-  int64_t result = static_cast<int64_t>(bytes);
-  const iovec piece = {to, bytes};
-  gate_->Enter(target);
-  uintptr_t fault;
-  if (unit_->revoked.load(std::memory_order_seq_cst)) {
-    result = -ECANCELED;
-  } else if (!Guarded(&fault, [&] { MovePieces(&piece, 0, local_, offset, bytes); })) {
-    result = -EFAULT;
-  }
-  gate_->Leave();
-  return result;
 }
 
 // As WriteMapped, piece by piece.   Precondition: local_ names at most two pieces.
@@ -366,7 +369,8 @@ int64_t Copier::WriteMixed(DmaOp& op, uint32_t chunk_bytes) {
     auto* to = static_cast<std::byte*>(piece.iov_base) + offset;
     int64_t written = static_cast<int64_t>(n);
     if (piece.iov_base != nullptr && op.destination_here[i]) {
-      written = WriteHere(op.destination, to, done, n);
+      const iovec here = {to, n};
+      written = MoveHere(n, [&] { MovePieces(&here, 0, local_, done, n); });
     } else if (piece.iov_base != nullptr) {
       const uint64_t first = local_[0].iov_len;
       iovec parts[3];

@@ -89,18 +89,19 @@ struct DmaOp {
   }
 };
 
-// What one go of the Copier carries out: operations with one source and one destination process.
+// What one go of the Copier carries out: operations with one source and one destination process, or
+// all without.
 struct CopyUnit {
   DmaOp* ops[kUnitOpsMax] = {};
   uint32_t chunk_bytes[kUnitOpsMax] = {};
   uint32_t count = 0;
   TargetProcess* source = nullptr;
   TargetProcess* destination = nullptr;
-  Assistant* source_assistant = nullptr;  // of all that have a source, as of all destinations
+  Assistant* source_assistant = nullptr;  // of all of them, as the next one
   Assistant* destination_assistant = nullptr;
   int64_t elapsed_ns = 0;                 // measured by workers only
   std::atomic<bool> sources_done{false};  // nothing of the source will be touched any more
-  std::atomic<bool> revoked{false};       // write nothing any more
+  std::atomic<bool> revoked{false};       // write nothing any more, nor touch NIC memory
   std::atomic<bool> stuck{false};         // the watchdog saw it hang
   bool holds_source = false;              // leader's note of which processes it charges
   bool holds_destination = false;
@@ -136,7 +137,8 @@ class Copier {
   int64_t WriteMapped(DmaOp& op, uint32_t chunk_bytes);
   int64_t ReadMixed(DmaOp& op, uint64_t offset, uint64_t bytes);
   int64_t WriteMixed(DmaOp& op, uint32_t chunk_bytes);
-  int64_t WriteHere(TargetProcess* target, std::byte* to, uint64_t offset, uint64_t bytes);
+  template <typename Move>
+  int64_t MoveHere(uint64_t bytes, Move&& move);
   void ExecuteAtomic(DmaOp& op);
   void ExecuteProbe(DmaOp& op);
   bool ReadAll(CopyUnit& unit);

@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <system_error>
+#include <utility>
 
 #include "core/base/check.h"
 
@@ -78,7 +79,9 @@ bool CopyThread::ExecuteAsLeader(CopyUnit* unit) {
   return false;
 }
 
-CopyCrew::CopyCrew() { VERBENA_CHECK(sem_init(&watchdog_wake_, 0, 0) == 0); }
+CopyCrew::CopyCrew(uint32_t threads_max) : threads_max_(threads_max) {
+  VERBENA_CHECK(sem_init(&watchdog_wake_, 0, 0) == 0);
+}
 
 CopyCrew::~CopyCrew() {
   VERBENA_CHECK(!is_started_);
@@ -86,12 +89,14 @@ CopyCrew::~CopyCrew() {
 }
 
 CopyThread* CopyCrew::Spawn() {
-  if (threads_.size() >= kThreadsMax) return nullptr;
+  if (threads_.size() >= threads_max_) return nullptr;
   auto thread = std::make_unique<CopyThread>(this, static_cast<uint32_t>(threads_.size()));
   CopyThread* me = thread.get();
-  // Signals are the control thread's.
+  // Signals are the control thread's, but for those of the thread's own instructions: blocked, they
+  // would end the process whatever their handler does, and Guarded lives by one.
   sigset_t all, old;
   sigfillset(&all);
+  for (int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&all, own);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   bool made = true;
   try {
@@ -113,7 +118,7 @@ void CopyCrew::Start(std::function<void(CopyThread&)> lead, std::function<void()
   is_started_ = true;
   CopyThread* first = Spawn();
   VERBENA_CHECK(first != nullptr);
-  leader_.store(first, std::memory_order_release);
+  Name(first);
   Spawn();
 }
 
@@ -140,7 +145,7 @@ void CopyCrew::ThreadMain(CopyThread* me) {
   pthread_setname_np(pthread_self(), ("verbena-" + std::to_string(me->index_)).c_str());
   std::unique_lock lock(mutex_);
   while (!IsStopping()) {
-    if (leader_.load(std::memory_order_acquire) == me) {
+    if (std::exchange(me->is_named_, false)) {
       lock.unlock();
       LeadUntilDeposed(me);
       lock.lock();
@@ -157,7 +162,7 @@ void CopyCrew::ThreadMain(CopyThread* me) {
       lock.lock();
       has_standby_ = false;
       if (took_over) {
-        leader_.store(me, std::memory_order_release);
+        Name(me);
         spare_wanted_.notify_all();
         // A new watchdog before anything else: the next client may hang at once.
         bool spare = false;
@@ -173,6 +178,13 @@ void CopyCrew::ThreadMain(CopyThread* me) {
   }
   running_threads_ -= 1;
   thread_ended_.notify_all();
+}
+
+// To lead once. Who is deposed and back before the watchdog gets here must not lead again, though
+// no other is named yet.
+void CopyCrew::Name(CopyThread* leader) {
+  leader->is_named_ = true;
+  leader_.store(leader, std::memory_order_release);
 }
 
 void CopyCrew::LeadUntilDeposed(CopyThread* me) {

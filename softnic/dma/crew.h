@@ -65,6 +65,7 @@ class CopyThread final : public CopyGate {
 
  private:
   friend class CopyCrew;
+  friend class CopyCrewTest;
 
   CopyCrew* crew_;
   uint32_t index_;
@@ -80,6 +81,7 @@ class CopyThread final : public CopyGate {
   uint64_t seen_sequence_ = 0;    // watchdog's
   CopyUnit* assigned_ = nullptr;  // under the crew's mutex
   bool idle_ = false;             // under the crew's mutex
+  bool is_named_ = false;         // under the crew's mutex: to lead, and does not yet
 };
 
 class CopyCrew {
@@ -87,7 +89,8 @@ class CopyCrew {
   static constexpr uint32_t kThreadsMax = 256;
   static constexpr int64_t kTickNs = 1'000'000;
 
-  CopyCrew();
+  // `threads_max`: of tests.
+  explicit CopyCrew(uint32_t threads_max = kThreadsMax);
   ~CopyCrew();
 
   // Starts a leader and a standby. `lead` runs the loop until it is deposed or `IsStopping()`;
@@ -114,8 +117,10 @@ class CopyCrew {
 
  private:
   friend class CopyThread;
+  friend class CopyCrewTest;
 
-  CopyThread* Spawn();  // under mutex_
+  CopyThread* Spawn();            // under mutex_
+  void Name(CopyThread* leader);  // under mutex_
   void ThreadMain(CopyThread* me);
   void LeadUntilDeposed(CopyThread* me);
   void RunAssigned(CopyThread* me, CopyUnit* unit);
@@ -125,12 +130,13 @@ class CopyCrew {
   void WakeWatchdogIfAsleep();
   bool IsBlockedInKernel(int tid) const;
 
+  const uint32_t threads_max_;
   Baton baton_;
   std::function<void(CopyThread&)> lead_;
   std::function<void()> attention_;
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> takeovers_{0};
-  std::atomic<CopyThread*> leader_{nullptr};
+  std::atomic<CopyThread*> leader_{nullptr};  // for the watchdog: who was named last
 
   mutable std::mutex mutex_;
   std::condition_variable spare_wanted_;

@@ -70,6 +70,7 @@ bool UserfaultfdWorks() {
 
 class HangingClientTest : public ::testing::Test {
  protected:
+  explicit HangingClientTest(uint32_t threads_max = CopyCrew::kThreadsMax) : crew_(threads_max) {}
   void SetUp() override {
     if (!UserfaultfdWorks()) {
       GTEST_SKIP() << "userfaultfd is refused here (" << strerror(errno)
@@ -134,15 +135,30 @@ class HangingClientTest : public ::testing::Test {
     return id;
   }
   void Copy(uint64_t stream, uint64_t cookie, DmaSegment from, DmaSegment to) {
-    OnLeader([&] {
-      DmaRequest request;
-      request.source.length = from.length;
-      request.source.segments = &from;
-      request.source.segment_count = 1;
-      request.destination = &to;
-      request.destination_count = 1;
-      dma_.Submit(stream, cookie, request);
-    });
+    OnLeader([&] { Submit(stream, cookie, {from}, {to}); });
+  }
+  // Leader. No source: as many bytes of the request's own.
+  void Submit(uint64_t stream, uint64_t cookie, const std::vector<DmaSegment>& from,
+              const std::vector<DmaSegment>& to) {
+    DmaRequest request;
+    for (const DmaSegment& segment : to) request.source.length += segment.length;
+    const std::vector<std::byte> own(request.source.length, std::byte{7});
+    if (from.empty()) request.source.bytes = own.data();
+    request.source.segments = from.data();
+    request.source.segment_count = static_cast<uint16_t>(from.size());
+    request.destination = to.data();
+    request.destination_count = static_cast<uint16_t>(to.size());
+    dma_.Submit(stream, cookie, request);
+  }
+  void AwaitSlow(uint32_t processes) {
+    bool is_slow = false;
+    while (!is_slow) OnLeader([&] { is_slow = dma_.slow_processes() == processes; });
+  }
+  static uint64_t WordAt(const TestTarget& target, uint64_t addr) {
+    uint64_t word = 0;
+    iovec local = {&word, 8}, remote = {reinterpret_cast<void*>(addr), 8};
+    EXPECT_EQ(process_vm_readv(target.pid(), &local, 1, &remote, 1, 0), 8);
+    return word;
   }
   bool WaitUntil(std::function<bool()> condition) {
     std::unique_lock lock(mutex_);
@@ -208,6 +224,27 @@ TEST_F(HangingClientTest, OthersGoOnWhileOneHangsAsSource) {
   ASSERT_EQ(kill(hung.pid(), SIGUSR1), 0);
   ASSERT_TRUE(WaitDone(10));
   EXPECT_EQ(StatusOf(10), DmaStatus::kOk);
+}
+
+// What goes to the same process, and comes from elsewhere: from another one, or from no memory.
+TEST_F(HangingClientTest, OthersGoOnToWhereOneSends) {
+  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage, LetGo), c(4 * kPage);
+  MemoryId ra = Attach(1, a), rh = Attach(2, hung), rc = Attach(3, c);
+  OnLeader([&] {
+    for (uint64_t i = 0; i < 8; ++i) {  // of one turn
+      Submit(i, i, {{rh, 8, hung.addr() + kPage}}, {{ra, 8, a.addr()}});
+      Submit(10 + i, 10 + i, {}, {{ra, 8, a.addr() + 8}});
+      Submit(20 + i, 20 + i, {{rc, 8, c.addr()}}, {{ra, 8, a.addr() + 16}});
+    }
+  });
+  for (uint64_t i = 10; i < 28; ++i) {
+    if (i == 18) i = 20;
+    ASSERT_TRUE(WaitDone(i)) << i;
+    EXPECT_EQ(StatusOf(i), DmaStatus::kOk);
+  }
+  for (uint64_t i = 0; i < 8; ++i) EXPECT_FALSE(IsDone(i));
+  ASSERT_EQ(kill(hung.pid(), SIGUSR1), 0);
+  for (uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(WaitDone(i));
 }
 
 TEST_F(HangingClientTest, StreamKeepsItsOrderThroughTheSlowPath) {
@@ -344,6 +381,92 @@ TEST_F(HangingClientTest, FenceDoesNotWaitForAPeerThatHangs) {
       EXPECT_EQ(StatusOf(base), DmaStatus::kSourceFault);  // read, and never written
     }
   }
+}
+
+// Nor does whoever has memory of the NIC's, when others' is beside the page that hangs; and it may
+// be anybody's afterwards.
+TEST_F(HangingClientTest, FenceOfNicMemoryDoesNotWaitForAProcess) {
+  enum { kToAnother, kToItself, kFromNowhere, kFromNicMemory, kCases };
+  for (uint64_t i = 0; i < kCases; ++i) {
+    const SessionId honest = static_cast<SessionId>(10 * i + 1), hanging = honest + 1;
+    TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage, LetGo);
+    MemoryId ra = Attach(honest, a), rh = Attach(hanging, hung), rn = 0;
+    std::vector<uint8_t> nic(64, 3);
+    const auto nic_addr = reinterpret_cast<uint64_t>(nic.data());
+    OnLeader([&] {
+      ASSERT_EQ(dma_.AddRegion(kNicSession, {.addr = nic_addr, .length = 64}, &rn), 0);
+      const std::vector<DmaSegment> mixed = {{rh, 8, hung.addr() + kPage}, {rn, 8, nic_addr}};
+      if (i == kToAnother) Submit(1, i, mixed, {{ra, 16, a.addr()}});
+      if (i == kToItself) Submit(1, i, mixed, {{rh, 16, hung.addr()}});
+      if (i == kFromNowhere) Submit(1, i, {}, mixed);
+      if (i == kFromNicMemory) Submit(1, i, {{rn, 16, nic_addr + 16}}, mixed);
+    });
+    AwaitSlow(1);
+    OnLeader([&] {
+      dma_.Fence(kNicSession, 100 + i);
+      dma_.Fence(hanging, 200 + i);
+    });
+    ASSERT_TRUE(WaitUntil([&] { return std::count(fences_.begin(), fences_.end(), 100 + i); }))
+        << i;
+    EXPECT_FALSE(IsDone(i));
+    OnLeader([&] {
+      EXPECT_TRUE(dma_.IsIdle(kNicSession));
+      EXPECT_FALSE(dma_.IsIdle(hanging));
+      dma_.RemoveRegion(rn);
+      nic.assign(64, 5);
+    });
+    ASSERT_EQ(kill(hung.pid(), SIGUSR1), 0);
+    ASSERT_TRUE(WaitDone(i));
+    EXPECT_EQ(StatusOf(i), DmaStatus::kSourceFault) << i;
+    EXPECT_EQ(nic, std::vector<uint8_t>(64, 5)) << i;
+    EXPECT_EQ(WordAt(a, a.addr()), 0u);
+    EXPECT_EQ(WordAt(hung, hung.addr()), 0u);
+    EXPECT_TRUE(WaitUntil([&] { return std::count(fences_.begin(), fences_.end(), 200 + i); }));
+    OnLeader([&] { dma_.DetachSession(hanging); });
+  }
+}
+
+// A leader, a watchdog, and one more.
+class FewThreadsTest : public HangingClientTest {
+ protected:
+  FewThreadsTest() : HangingClientTest(3) {}
+};
+
+// It is slow and has nothing under way; what a hanging peer is to send to it waits for a thread,
+// which nobody gets before another slow one.
+TEST_F(FewThreadsTest, WhoWaitsForAThreadMayGo) {
+  TestTarget a(4 * kPage), hung(4 * kPage, HangSecondPage, LetGo);
+  TestTarget other(4 * kPage, HangSecondPage, LetGo), leaver(4 * kPage, HangSecondPage, LetGo);
+  MemoryId ra = Attach(1, a), rh = Attach(2, hung), ro = Attach(3, other), rl = Attach(4, leaver);
+  const DmaSegment mine = {ra, 8, a.addr()};
+  Copy(1, 1, mine, {ro, 8, other.addr() + kPage});
+  AwaitSlow(1);
+  ASSERT_EQ(kill(other.pid(), SIGUSR1), 0);
+  ASSERT_TRUE(WaitDone(1));
+  Copy(2, 2, mine, {rl, 8, leaver.addr() + kPage});
+  AwaitSlow(2);
+  ASSERT_EQ(kill(leaver.pid(), SIGUSR1), 0);
+  ASSERT_TRUE(WaitDone(2));
+  Copy(3, 3, {rh, 8, hung.addr() + kPage}, mine);
+  AwaitSlow(3);
+  OnLeader([&] {
+    Submit(4, 4, {mine}, {{ro, 8, other.addr()}});
+    Submit(5, 5, {{rh, 8, hung.addr()}}, {{rl, 8, leaver.addr()}});
+    Submit(5, 6, {mine}, {mine});  // after that, and so not before
+  });
+  OnLeader([&] { dma_.Fence(4, 99); });
+  ASSERT_TRUE(WaitUntil([&] { return std::count(fences_.begin(), fences_.end(), 99u); }));
+  OnLeader([&] {
+    EXPECT_TRUE(dma_.IsIdle(4));
+    dma_.DetachSession(4);
+  });
+  ASSERT_TRUE(WaitDone(6));
+  EXPECT_EQ(StatusOf(5), DmaStatus::kSourceFault);
+  EXPECT_FALSE(IsDone(3));
+  EXPECT_FALSE(IsDone(4));
+  ASSERT_EQ(kill(hung.pid(), SIGUSR1), 0);
+  ASSERT_TRUE(WaitDone(3));
+  ASSERT_TRUE(WaitDone(4));
 }
 
 TEST_F(HangingClientTest, HangingProbeStopsNobody) {

@@ -74,7 +74,7 @@ int ProcessDma::CopyRegion(transport::MemoryId id, transport::MemoryId* out) {
   Region* copy = NewRegion(out);
   if (copy == nullptr) return ENOMEM;
   const Region& region = *FindRegion(id);  // NewRegion may have moved it
-  copy->session = region.session;
+  GiveRegion(copy, region.session);
   copy->addr = region.addr;
   copy->length = region.length;
   copy->assistant = region.assistant;
@@ -159,8 +159,7 @@ bool ProcessDma::MoveToMapped(const transport::Payload& source, MoveOrder order)
   MoveOrder order_of_source;
   if (source.bytes != nullptr) {
     mapped_pieces_.push_back({const_cast<std::byte*>(source.bytes), source.length});
-  } else if (!FindMapped(source.segments, source.segment_count, source.length,
-                         &order_of_source)) {
+  } else if (!FindMapped(source.segments, source.segment_count, source.length, &order_of_source)) {
     return false;
   }
   const iovec* pieces = mapped_pieces_.data();

@@ -103,10 +103,8 @@ void ProcessDma::DetachSession(SessionId session) {
   if (it == sessions_.end()) return;
   VERBENA_CHECK(it->second->outstanding == 0);
   TargetProcess* process = it->second->process;
-  for (uint32_t i = 1; i < regions_.size(); ++i) {
-    if (regions_[i].session == it->second.get()) {
-      RemoveRegion(MakeMemoryId(i, regions_[i].generation));
-    }
+  while (const uint32_t i = it->second->first_region) {
+    RemoveRegion(MakeMemoryId(i, regions_[i].generation));
   }
   sessions_.erase(it);
   process->sessions -= 1;
@@ -185,7 +183,7 @@ int ProcessDma::AddRegion(SessionId session, const RegionSpec& spec, MemoryId* o
     free_regions_.push_back(*out & (kRegionsMax - 1));
     return error;
   }
-  region->session = record;
+  GiveRegion(region, record);
   region->assistant = assistant;
   region->addr = spec.addr;
   region->length = spec.length;
@@ -195,7 +193,7 @@ int ProcessDma::AddRegion(SessionId session, const RegionSpec& spec, MemoryId* o
 int ProcessDma::AddNicRegion(const RegionSpec& spec, MemoryId* out) {
   Region* region = NewRegion(out);
   if (region == nullptr) return ENOMEM;
-  region->session = nic_session_;
+  GiveRegion(region, nic_session_);
   region->addr = spec.addr;
   region->length = spec.length;
   region->parts.push_back(
@@ -219,13 +217,26 @@ ProcessDma::Region* ProcessDma::NewRegion(MemoryId* out) {
   return &regions_[index];
 }
 
+void ProcessDma::GiveRegion(Region* region, DmaSession* session) {
+  const auto index = static_cast<uint32_t>(region - regions_.data());
+  region->session = session;
+  region->previous = 0;
+  region->next = session->first_region;
+  if (region->next != 0) regions_[region->next].previous = index;
+  session->first_region = index;
+}
+
 void ProcessDma::RemoveRegion(MemoryId id) {
   if (FindRegion(id) == nullptr) return;
   uint32_t index = id & (kRegionsMax - 1);
-  UnmapParts(&regions_[index]);
-  regions_[index].session = nullptr;
-  regions_[index].is_relaxed = false;
-  regions_[index].generation = (regions_[index].generation + 1) & kGenerationMask;
+  Region& region = regions_[index];
+  UnmapParts(&region);
+  if (region.next != 0) regions_[region.next].previous = region.previous;
+  (region.previous != 0 ? regions_[region.previous].next : region.session->first_region) =
+      region.next;
+  region.session = nullptr;
+  region.is_relaxed = false;
+  region.generation = (region.generation + 1) & kGenerationMask;
   free_regions_.push_back(index);
 }
 
@@ -338,11 +349,11 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   } else if (payload.bytes != nullptr) {
     payload.AppendTo(&op->bytes);
   } else {
-    has_source = ResolvePieces(
-        payload.segments, payload.segment_count, payload.offset, payload.length,
-        {&op->source_pieces, &op->source_here, &op->source_is_mapped, &order_of_source,
-         &op->source_assistant},
-        &source, &uses_nic_memory);
+    has_source =
+        ResolvePieces(payload.segments, payload.segment_count, payload.offset, payload.length,
+                      {&op->source_pieces, &op->source_here, &op->source_is_mapped,
+                       &order_of_source, &op->source_assistant},
+                      &source, &uses_nic_memory);
   }
   if (!has_source || !has_destination) {
     op->kind = DmaOp::Kind::kFailed;

@@ -38,6 +38,7 @@ struct DmaSession {
   std::deque<Epoch> epochs{1};
   uint64_t first_epoch = 0;
   uint64_t outstanding = 0;
+  uint32_t first_region = 0;  // index; 0: there is none
   std::shared_ptr<PayloadFile> payload;
   std::unique_ptr<Assistant> assistant;  // once opened, until the session is detached
 };
@@ -146,6 +147,9 @@ class ProcessDma final : public DmaEngine {
     std::shared_ptr<PayloadFile> file;  // of the parts
     std::vector<MappedPart> parts;      // ascending
     bool is_relaxed = false;            // RelaxOrder
+    // Indices of the session's others; 0: there are no more. A session's end costs what it has.
+    uint32_t next = 0;
+    uint32_t previous = 0;
   };
   struct Lane {
     DmaOp* first = nullptr;
@@ -161,6 +165,7 @@ class ProcessDma final : public DmaEngine {
   static Assistant* AssistantFor(const DmaSession& session, bool by_helper);
   const Region* FindRegion(transport::MemoryId region) const;
   Region* NewRegion(transport::MemoryId* out);
+  void GiveRegion(Region* region, DmaSession* session);
   int AddNicRegion(const RegionSpec& spec, transport::MemoryId* out);
   struct PieceList {
     std::vector<iovec>* pieces;
@@ -216,6 +221,7 @@ class ProcessDma final : public DmaEngine {
   bool MayHang(const TargetProcess& process) const;
   void RevokeForFences();
   void RevokeQueued(DmaOp* op);
+  void ReportRevoked(TargetProcess* process);
   void RevokeUnit(CopyUnit* unit);
   void Unblock(uint64_t stream);
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
+#include <time.h>
 
 #include <cstring>
 #include <memory>
@@ -431,6 +432,52 @@ TEST_F(DmaTest, ProbeTellsWhetherMemoryIsThere) {
   EXPECT_EQ(errors[1], 0);
   EXPECT_EQ(errors[2], 0);
   EXPECT_EQ(errors[3], EFAULT);
+}
+
+TEST_F(DmaTest, SessionTakesItsRegionsWithIt) {
+  TestTarget a(kPage), b(kPage);
+  Attach(kA, a);
+  Attach(kB, b);
+  std::vector<MemoryId> of_a, of_b;
+  for (int i = 0; i < 4; ++i) {
+    of_a.push_back(Add(kA, a.addr(), kPage));
+    of_b.push_back(Add(kB, b.addr(), kPage));
+  }
+  // One of the first, of the middle and of the last is gone already.
+  dma_.RemoveRegion(of_a[0]);
+  dma_.RemoveRegion(of_a[2]);
+  dma_.RemoveRegion(of_b[3]);
+  MemoryId copy = 0;
+  ASSERT_EQ(dma_.CopyRegion(of_a[1], &copy), 0);
+  of_a.push_back(copy);
+  dma_.DetachSession(kA);
+  for (MemoryId id : of_a) EXPECT_STREQ(dma_.BackendName(id), "none");
+  for (size_t i = 0; i < 3; ++i) EXPECT_STREQ(dma_.BackendName(of_b[i]), "process");
+  EXPECT_STREQ(dma_.BackendName(of_b[3]), "none");
+  dma_.DetachSession(kB);
+  for (MemoryId id : of_b) EXPECT_STREQ(dma_.BackendName(id), "none");
+}
+
+// Not what others once had.
+TEST_F(DmaTest, EndOfASessionCostsWhatItHas) {
+  auto cpu_ns = [] {
+    timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * 1'000'000'000ll + t.tv_nsec;
+  };
+  TestTarget a(kPage);
+  Attach(kA, a);
+  const int64_t begin = cpu_ns();
+  std::vector<MemoryId> many(400'000);
+  for (MemoryId& id : many) dma_.AddRegion(kA, {.addr = a.addr(), .length = kPage}, &id);
+  for (MemoryId id : many) dma_.RemoveRegion(id);
+  const int64_t had = cpu_ns();
+  for (SessionId i = 0; i < 300; ++i) {
+    Attach(kB, a);
+    Add(kB, a.addr(), kPage);
+    dma_.DetachSession(kB);
+  }
+  EXPECT_LT(cpu_ns() - had, had - begin);
 }
 
 TEST_F(DmaTest, UnreachableSessionGetsNoRegion) {

@@ -57,7 +57,7 @@ bool ProcessDma::DivertIfHeldBack(uint32_t lane) {
     it->second.waiting.push_back(PopLane(lane));
     return true;
   }
-  if (op->IsMapped()) return false;
+  if (op->IsMapped() || op->kind == DmaOp::Kind::kFailed) return false;
   TargetProcess* slow = nullptr;
   if (op->source != nullptr && op->source->slow) slow = op->source;
   if (op->destination != nullptr && op->destination->slow) slow = op->destination;
@@ -137,13 +137,6 @@ bool ProcessDma::StartSlow(TargetProcess* process) {
   while (!process->waiting.empty() && process->charges == 0) {
     DmaOp* op = process->waiting.front();
     process->waiting.pop_front();
-    if (op->kind == DmaOp::Kind::kFailed) {  // revoked meanwhile
-      uint64_t stream = op->stream;
-      blocked_[stream].held -= 1;
-      Report(op);
-      Unblock(stream);
-      continue;
-    }
     TargetProcess* other = op->source == process ? op->destination : op->source;
     if (other == process || (other != nullptr && !other->slow)) other = nullptr;
     if (other != nullptr && other->charges != 0) {
@@ -191,8 +184,8 @@ bool ProcessDma::MayHang(const TargetProcess& process) const {
   });
 }
 
-// An operation that waits in a hanging client's queue: the other end need not wait with it. It is
-// reported in its turn, as if the peer's payload could not be read.
+// An operation that waits for a hanging client: the other end need not wait with it. It is reported
+// in its turn, as if the peer's payload could not be read.
 void ProcessDma::RevokeQueued(DmaOp* op) {
   TargetProcess* hung = nullptr;
   for (TargetProcess* end : {op->source, op->destination}) {
@@ -209,31 +202,36 @@ void ProcessDma::RevokeQueued(DmaOp* op) {
 }
 
 // A unit in a hanging thread's hands: its source end is free once all is read, its destination end
-// once the thread can't write any more.
+// once the thread can't write any more, and NIC memory, which may be at either end beside the
+// process that hangs, once neither is left to do there.
 void ProcessDma::RevokeUnit(CopyUnit* unit) {
   TargetProcess* hung = unit->hung_at;
-  if (hung == nullptr || unit->source == unit->destination || unit->source == nullptr) return;
+  if (hung == nullptr) return;
   if (!MayHang(*hung)) return;
-  bool at_destination = hung == unit->destination;
-  bool any = false;
+  bool any = false, any_of_nic = false;
   for (uint32_t i = 0; i < unit->count; ++i) {
-    any = any || IsHeldUp(unit->ops[i]->holds[at_destination ? 0 : 1], hung);
+    for (const DmaOp::Hold& hold : unit->ops[i]->holds) {
+      if (!IsHeldUp(hold, hung)) continue;
+      any = true;
+      any_of_nic = any_of_nic || hold.session == nic_session_;
+    }
   }
   if (!any) return;
-  if (at_destination) {
-    if (!unit->sources_done.load(std::memory_order_acquire)) return;
-  } else {
-    // Revoke, then look: either the thread still hangs at its source and will see the flag before
-    // it writes, or it has moved on and is soon done.
+  const bool at_source = hung == unit->source;
+  if (!at_source && !unit->sources_done.load(std::memory_order_acquire)) return;
+  if (at_source || any_of_nic) {
+    // Revoke, then look: either the thread still hangs where it was seen to and will see the flag
+    // before it goes elsewhere, or it has moved on and is soon done.
     unit->revoked.store(true, std::memory_order_seq_cst);
     if (crew_->CurrentTarget(unit) != hung) return;
   }
   for (uint32_t i = 0; i < unit->count; ++i) {
     DmaOp* op = unit->ops[i];
-    DmaOp::Hold& hold = op->holds[at_destination ? 0 : 1];
-    if (!IsHeldUp(hold, hung)) continue;
-    ReleaseHold(&hold);
-    op->is_revoked = true;
+    for (DmaOp::Hold& hold : op->holds) {
+      if (!IsHeldUp(hold, hung)) continue;
+      ReleaseHold(&hold);
+      op->is_revoked = true;
+    }
   }
 }
 
@@ -246,6 +244,24 @@ void ProcessDma::RevokeForFences() {
   }
   for (auto& [stream, blocked] : blocked_) {
     for (DmaOp* op : blocked.waiting) RevokeQueued(op);
+  }
+  for (TargetProcess* process : slow_) ReportRevoked(process);
+}
+
+// At once: the queue may be that of the end which was let go, and it leaves with its last session.
+// Earlier operations of these streams there are none, and later ones wait in blocked_.
+void ProcessDma::ReportRevoked(TargetProcess* process) {
+  std::deque<DmaOp*>& waiting = process->waiting;
+  auto first = std::stable_partition(waiting.begin(), waiting.end(), [](const DmaOp* op) {
+    return op->kind != DmaOp::Kind::kFailed;
+  });
+  const std::vector<DmaOp*> revoked(first, waiting.end());
+  waiting.erase(first, waiting.end());
+  for (DmaOp* op : revoked) {
+    const uint64_t stream = op->stream;
+    blocked_[stream].held -= 1;
+    Report(op);
+    Unblock(stream);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,6 +31,8 @@ class TestTarget {
     pid_ = fork();
     if (pid_ < 0) Die("fork");
     if (pid_ == 0) {
+      // A test that aborts leaves nobody behind who holds its output open.
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       // Waited for and not handled: sanitizers defer handlers in a process that only pauses.
       sigset_t usr1;
       sigemptyset(&usr1);
