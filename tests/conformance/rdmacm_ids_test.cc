@@ -189,6 +189,16 @@ TEST(Cm_rdma_destroy_id, WaitsUntilItsEventsAreAcknowledged) {
   destroyer.join();
 }
 
+TEST(Cm_rdma_destroy_id, MayBeCancelledWhileItWaits) {
+  Channel channel;
+  CmId id(channel, RDMA_PS_TCP);
+  Address there("127.0.0.1", 7471);
+  ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, there.get(), 2000), 0);
+  ASSERT_NE(channel.Take(), nullptr);
+  rdma_cm_id* lost = id.release();
+  CancelWhileItWaits([&] { rdma_destroy_id(lost); });
+}
+
 TEST(Cm_rdma_destroy_id, TakesItsWaitingEventsAlong) {
   Channel channel;
   CmId id(channel, RDMA_PS_TCP);
@@ -231,6 +241,16 @@ TEST(Cm_rdma_migrate_id, WaitsUntilTakenEventsAreAcknowledged) {
   EXPECT_TRUE(NeverWithin([&] { return has_returned.load(); }));
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
   migrant.join();
+}
+
+TEST(Cm_rdma_migrate_id, MayBeCancelledWhileItWaits) {
+  Channel from, to;
+  CmId id(from, RDMA_PS_TCP);
+  Address there("127.0.0.1", 7471);
+  ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, there.get(), 2000), 0);
+  ASSERT_NE(from.Take(), nullptr);
+  rdma_cm_id* lost = id.release();
+  CancelWhileItWaits([&] { rdma_migrate_id(lost, to.get()); });
 }
 
 TEST(Cm_rdma_migrate_id, ToNoChannelMakesItSynchronous) {

@@ -26,15 +26,11 @@ void Unlink(Id* id) {
   id->place = nullptr;
 }
 
+// No guard, as in AwaitAcks.
 void AwaitAckOfRemoval(Id* id) {
-  client::ScopedLock lock(&id->mutex);
+  pthread_mutex_lock(&id->mutex);
   while (id->is_removal_taken) pthread_cond_wait(&id->acked, &id->mutex);
-}
-
-// Until the program has acknowledged as many events as it took. rdma_ack_cm_event wakes it.
-void AwaitAcks(Id* id, uint64_t events) {
-  client::ScopedLock lock(&id->mutex);
-  while (id->events_acked < events) pthread_cond_wait(&id->acked, &id->mutex);
+  pthread_mutex_unlock(&id->mutex);
 }
 
 void AckOwnEvent(Id* id) {
@@ -143,12 +139,19 @@ int DestroyId(Id* id) {
   Unlink(id);
   AckOwnEvent(id);
   if (error == 0) {
-    AwaitAcks(id, reply.number);
+    AwaitAcks(id, &id->events_acked, reply.number);
   } else {
     AwaitAckOfRemoval(id);
   }
   FreeId(id);
   return 0;
+}
+
+void AwaitAcks(Id* id, const uint64_t* acked, uint64_t events) {
+  // No guard: a thread may be cancelled here, as with rdma-core, and then must not meet cleanups.
+  pthread_mutex_lock(&id->mutex);
+  while (*acked < events) pthread_cond_wait(&id->acked, &id->mutex);
+  pthread_mutex_unlock(&id->mutex);
 }
 
 Id* TakeRemoved(const Channel* channel) {
@@ -194,7 +197,7 @@ int MigrateId(Id* id, rdma_event_channel* channel) {
   id->is_sync = becomes_sync;
   id->base.channel = channel;
   // Afterwards nobody works on an event of the old channel any more.
-  AwaitAcks(id, reply.number);
+  AwaitAcks(id, &id->events_acked, reply.number);
   return 0;
 }
 

@@ -90,10 +90,7 @@ VERBENA_EXPORT int rdma_leave_multicast(rdma_cm_id* base, sockaddr* address) {
   }
   shm::CmReply reply;
   const int error = Ask(id, NewRequest(shm::CmOp::kLeaveMcast, multicast->handle), &reply);
-  if (error == 0) {
-    client::ScopedLock lock(&id->mutex);
-    while (multicast->events_acked < reply.number) pthread_cond_wait(&id->acked, &id->mutex);
-  }
+  if (error == 0) AwaitAcks(id, &multicast->events_acked, reply.number);
   free(multicast);
   return Result(error);
 }

@@ -147,6 +147,9 @@ int CreateId(rdma_event_channel* channel, void* context, rdma_port_space port_sp
              ibv_qp_type qp_type, Id** out);
 void FreeId(Id* id);
 int DestroyId(Id* id);
+// Until the program has acknowledged so many events; `acked` counts them, the identifier's own or
+// those of a membership of it. rdma_ack_cm_event wakes it. A cancellation point.
+void AwaitAcks(Id* id, const uint64_t* acked, uint64_t events);
 // With the daemon all NICs have gone. An identifier of the channel that has had one and has not
 // been told of it yet, which it now is; nullptr: there is none.
 Id* TakeRemoved(const Channel* channel);
