@@ -1,0 +1,98 @@
+// The daemon killed while a program has events, groups and devices of it. Each test kills the
+// instance's daemon, and so needs an instance of its own.
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "tests/conformance/rdmacm_fixture.h"
+
+namespace verbena::conformance {
+namespace {
+
+// Kills the daemon of the instance, and returns when it has ended.
+void KillDaemon() {
+  const char* directory = std::getenv("VERBENA_INSTANCE");
+  ASSERT_NE(directory, nullptr);
+  sockaddr_un address = {AF_UNIX, {}};
+  const std::string path = std::string(directory) + "/sock";
+  ASSERT_LT(path.size(), sizeof address.sun_path);
+  std::memcpy(address.sun_path, path.c_str(), path.size());
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ucred peer = {};
+  socklen_t bytes = sizeof peer;
+  ASSERT_EQ(getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes), 0);
+  ASSERT_EQ(kill(peer.pid, SIGKILL), 0);
+  pollfd entry = {fd, POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 5000), 1);
+  EXPECT_NE(entry.revents & POLLHUP, 0);
+  close(fd);
+}
+
+class Cm_daemon_gone : public CmTest {
+ protected:
+  // `end` returns when this event is acknowledged, and not before.
+  static void ExpectWaits(rdma_cm_event* event, const std::function<void()>& end) {
+    ASSERT_NE(event, nullptr);
+    std::atomic<bool> has_returned = false;
+    std::thread ending([&] {
+      end();
+      has_returned = true;
+    });
+    // Closing what a dead daemon left behind takes some time, too.
+    EXPECT_TRUE(NeverWithin([&] { return has_returned.load(); }, Milliseconds(500)));
+    if (!has_returned) {
+      EXPECT_EQ(rdma_ack_cm_event(event), 0);
+    }
+    ending.join();
+  }
+
+  CmId Bound(Channel& channel) {
+    CmId id(channel, RDMA_PS_TCP);
+    Address here("127.0.0.1");
+    EXPECT_EQ(rdma_bind_addr(id.get(), here.get()), 0) << strerror(errno);
+    return id;
+  }
+};
+
+TEST_F(Cm_daemon_gone, DestroyingWaitsForAnEventTakenBefore) {
+  Channel channel;
+  CmId id(channel, RDMA_PS_TCP);
+  Address there("127.0.0.1", 7471);
+  ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, there.get(), 2000), 0);
+  rdma_cm_event* event = channel.Take();
+  KillDaemon();
+  ExpectWaits(event, [&] { id.Destroy(); });
+}
+
+TEST_F(Cm_daemon_gone, DestroyingWaitsForTheRemoval) {
+  Channel channel;
+  CmId id = Bound(channel);
+  KillDaemon();
+  rdma_cm_event* event = channel.Take();
+  ASSERT_NE(event, nullptr);
+  EXPECT_EQ(event->event, RDMA_CM_EVENT_DEVICE_REMOVAL);
+  ExpectWaits(event, [&] { id.Destroy(); });
+}
+
+TEST_F(Cm_daemon_gone, LeavingAGroupWaitsForItsEvent) {
+  Channel channel;
+  CmId id(channel, RDMA_PS_UDP);
+  Address here("127.0.0.1"), group("239.1.2.3");
+  ASSERT_EQ(rdma_bind_addr(id.get(), here.get()), 0);
+  ASSERT_EQ(rdma_join_multicast(id.get(), group.get(), nullptr), 0) << strerror(errno);
+  rdma_cm_event* event = channel.Take();
+  KillDaemon();
+  ExpectWaits(event, [&] { EXPECT_FAILS(rdma_leave_multicast(id.get(), group.get()), EIO); });
+}
+
+}  // namespace
+}  // namespace verbena::conformance
