@@ -1,5 +1,6 @@
 // The daemon killed while a program has events, groups and devices of it. Each test kills the
 // instance's daemon, and so needs an instance of its own.
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -39,6 +40,9 @@ void KillDaemon() {
 
 class Cm_daemon_gone : public CmTest {
  protected:
+  // Whoever follows a pointer to freed memory finds no pointer there.
+  Cm_daemon_gone() { mallopt(M_PERTURB, 0x5a); }
+
   // `end` returns when this event is acknowledged, and not before.
   static void ExpectWaits(rdma_cm_event* event, const std::function<void()>& end) {
     ASSERT_NE(event, nullptr);
@@ -53,6 +57,12 @@ class Cm_daemon_gone : public CmTest {
       EXPECT_EQ(rdma_ack_cm_event(event), 0);
     }
     ending.join();
+  }
+
+  // The library learns that the daemon is gone when it asks for something.
+  static void ExpectNothingMoreOf(Channel& channel) {
+    rdma_cm_event* event = nullptr;
+    EXPECT_FAILS(rdma_get_cm_event(channel.get(), &event), EIO);
   }
 
   CmId Bound(Channel& channel) {
@@ -92,6 +102,68 @@ TEST_F(Cm_daemon_gone, LeavingAGroupWaitsForItsEvent) {
   rdma_cm_event* event = channel.Take();
   KillDaemon();
   ExpectWaits(event, [&] { EXPECT_FAILS(rdma_leave_multicast(id.get(), group.get()), EIO); });
+}
+
+// What a program has made on a context is its own, whoever else has used it.
+class Objects {
+ public:
+  explicit Objects(ibv_context* verbs) : pd_(ibv_alloc_pd(verbs)) {
+    EXPECT_NE(pd_, nullptr);
+    mr_ = ibv_reg_mr(pd_, memory_, sizeof memory_, IBV_ACCESS_LOCAL_WRITE);
+    EXPECT_NE(mr_, nullptr);
+    cq_ = ibv_create_cq(verbs, 16, nullptr, nullptr, 0);
+    EXPECT_NE(cq_, nullptr);
+  }
+  void ExpectCanBeDestroyed() {
+    ibv_wc wc;
+    EXPECT_LE(ibv_poll_cq(cq_, 1, &wc), 0);
+    EXPECT_EQ(ibv_destroy_cq(cq_), 0);
+    EXPECT_EQ(ibv_dereg_mr(mr_), 0);
+    EXPECT_EQ(ibv_dealloc_pd(pd_), 0);
+  }
+
+ private:
+  char memory_[64];
+  ibv_pd* pd_;
+  ibv_mr* mr_;
+  ibv_cq* cq_;
+};
+
+TEST_F(Cm_daemon_gone, ObjectsOutliveTheIdentifier) {
+  Channel channel;
+  CmId id = Bound(channel);
+  Objects objects(id->verbs);
+  KillDaemon();
+  id.Destroy();
+  objects.ExpectCanBeDestroyed();
+}
+
+TEST_F(Cm_daemon_gone, ObjectsOutliveTheListOfDevices) {
+  Channel channel;
+  int count = 0;
+  ibv_context** devices = rdma_get_devices(&count);
+  ASSERT_GE(count, 1);
+  Objects objects(devices[0]);
+  KillDaemon();
+  ExpectNothingMoreOf(channel);
+  rdma_free_devices(devices);
+  objects.ExpectCanBeDestroyed();
+}
+
+TEST_F(Cm_daemon_gone, ObjectsOutliveTheNextDaemonsComing) {
+  Channel channel;
+  CmId id = Bound(channel);
+  Objects objects(id->verbs);
+  id.Destroy();
+  KillDaemon();
+  ExpectNothingMoreOf(channel);
+  ASSERT_EQ(setenv("VERBENA_AUTOSTART", "1", 1), 0);
+  Channel next_channel;
+  CmId next = Bound(next_channel);
+  ibv_device_attr attr;
+  EXPECT_EQ(ibv_query_device(next->verbs, &attr), 0);
+  objects.ExpectCanBeDestroyed();
+  KillDaemon();
 }
 
 }  // namespace

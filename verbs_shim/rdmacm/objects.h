@@ -29,7 +29,7 @@ inline constexpr int kRaiDns = 0x20;
 inline constexpr uint8_t kDefaultRetryCount = 7;
 
 // A NIC as this process has opened it: one ibv_context for all identifiers. Of a daemon that is
-// gone it lives on for those that still name it, beside the one of the next daemon.
+// gone it lives on, beside the one of the next daemon.
 struct Device {
   Device* next;
   client::CmSession* session;
