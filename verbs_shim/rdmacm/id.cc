@@ -9,9 +9,20 @@ namespace {
 
 pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
 Id* list = nullptr;
+bool fork_handler_registered = false;
+
+// The parent's other threads may have held it, amid a change of the list. The child's list is of
+// its own identifiers; its copies of the parent's are in none.
+void AfterForkInChild() {
+  list_mutex = PTHREAD_MUTEX_INITIALIZER;
+  list = nullptr;
+}
 
 void Link(Id* id) {
   client::ScopedLock lock(&list_mutex);
+  if (!fork_handler_registered) {
+    fork_handler_registered = pthread_atfork(nullptr, nullptr, AfterForkInChild) == 0;
+  }
   id->next = list;
   id->place = &list;
   if (list != nullptr) list->place = &id->next;
@@ -21,7 +32,7 @@ void Link(Id* id) {
 // No event of it is taken any more. How many were.
 uint64_t Unlink(Id* id) {
   client::ScopedLock lock(&list_mutex);
-  if (id->place == nullptr) return id->events_taken;
+  if (id->place == nullptr || id->session->IsForkedCopy()) return id->events_taken;
   *id->place = id->next;
   if (id->next != nullptr) id->next->place = id->place;
   id->place = nullptr;
