@@ -138,6 +138,17 @@ TEST_F(Cm_daemon_gone, ObjectsOutliveTheIdentifier) {
   objects.ExpectCanBeDestroyed();
 }
 
+TEST_F(Cm_daemon_gone, RegionsOutliveTheIdentifierWhosePdTheyAreIn) {
+  Channel channel;
+  CmId id = Bound(channel);
+  char memory[64];
+  ibv_mr* mr = rdma_reg_msgs(id.get(), memory, sizeof memory);
+  ASSERT_NE(mr, nullptr);
+  KillDaemon();
+  id.Destroy();
+  EXPECT_EQ(rdma_dereg_mr(mr), 0) << strerror(errno);
+}
+
 TEST_F(Cm_daemon_gone, ObjectsOutliveTheListOfDevices) {
   Channel channel;
   int count = 0;

@@ -111,7 +111,8 @@ int AcquireDevice(client::CmSession* session, uint64_t guid, Device** out) {
 void ReleaseDevice(Device* device) {
   client::NoCancel no_cancel;
   client::ScopedLock lock(&g_devices_mutex);
-  if (--device->users == 0) CloseDomains(device);
+  // With a daemon that is gone no domain refuses to go, as one does that the program has MRs in.
+  if (--device->users == 0 && device->session->IsAlive()) CloseDomains(device);
 }
 
 ibv_xrcd* XrcdOf(Device* device) {
