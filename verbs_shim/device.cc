@@ -1,4 +1,5 @@
 // The device list: the NICs of this process's instance.
+#include <pthread.h>
 #include <string.h>
 
 #include <cstdio>
@@ -17,6 +18,16 @@ namespace {
 // Never freed: programs keep device pointers after ibv_free_device_list, and there are few.
 pthread_mutex_t g_devices_mutex = PTHREAD_MUTEX_INITIALIZER;
 Device* g_devices = nullptr;
+bool g_fork_handler_registered = false;
+
+// The parent's other threads may have held it. The list is whole: devices are put in front of it.
+void AfterForkInChild() { g_devices_mutex = PTHREAD_MUTEX_INITIALIZER; }
+
+// Under the lock.
+void RegisterForkHandler() {
+  if (g_fork_handler_registered) return;
+  g_fork_handler_registered = pthread_atfork(nullptr, nullptr, AfterForkInChild) == 0;
+}
 
 // Not the operations of any provider, and so never equal to what libmlx5 and libefa look for.
 struct {
@@ -63,6 +74,7 @@ Device* FindOrAddDevice(const shm::NicInfo& nic) {
 
 Device* DeviceOf(const shm::NicInfo& nic) {
   MutexGuard guard(g_devices_mutex);
+  RegisterForkHandler();
   return FindOrAddDevice(nic);
 }
 
@@ -86,6 +98,7 @@ ibv_device** MakeList(const std::vector<shm::NicInfo>& nics, int* count) {
   auto** list = static_cast<ibv_device**>(calloc(nics.size() + 1, sizeof(ibv_device*)));
   if (list == nullptr) return Fail<ibv_device*>(ENOMEM);
   MutexGuard guard(g_devices_mutex);
+  RegisterForkHandler();
   for (const shm::NicInfo& nic : nics) {
     Device* device = FindOrAddDevice(nic);
     if (device == nullptr) {

@@ -172,8 +172,10 @@ int CmSession::Exchange(const shm::CmRequest& request, shm::CmReply* reply, int*
 }
 
 bool CmSession::IsAlive() const {
-  return socket_fd_.load(std::memory_order_relaxed) >= 0 && owner_pid_ == getpid();
+  return socket_fd_.load(std::memory_order_relaxed) >= 0 && !IsForkedCopy();
 }
+
+bool CmSession::IsForkedCopy() const { return owner_pid_ != getpid(); }
 
 void CmSession::MarkDead() {
   const int fd = socket_fd_.exchange(-1, std::memory_order_relaxed);

@@ -33,6 +33,8 @@ class CmSession {
 
   // False once the daemon was found gone, and in a forked child.
   bool IsAlive() const;
+  // In a child: a session of its parent.
+  bool IsForkedCopy() const;
 
   CmSession(const CmSession&) = delete;
   CmSession& operator=(const CmSession&) = delete;

@@ -231,6 +231,7 @@ TEST_F(CmSessionTest, AChildHasASessionOfItsOwn) {
     if (session->Execute(Request(shm::CmOp::kQuery), &reply) != EIO) _exit(1);
     CmSession* own = nullptr;
     if (CmSession::ForThisProcess(&own) != 0 || own == session) _exit(2);
+    if (!session->IsForkedCopy() || own->IsForkedCopy()) _exit(5);
     if (own->Execute(Request(shm::CmOp::kCreateChannel), &reply) != 0) _exit(3);
     _exit(reply.handle == 2 ? 0 : 4);
   }

@@ -16,12 +16,28 @@ int CmChannelFd::Open() {
 void CmChannelFd::SetReadable(bool is_readable) {
   if (is_readable_ == is_readable) return;
   is_readable_ = is_readable;
-  char token = 1;
   if (is_readable) {
-    (void)!send(own_end_.get(), &token, sizeof(token), MSG_DONTWAIT | MSG_NOSIGNAL);
+    Put();
   } else {
-    (void)!recv(client_end_.get(), &token, sizeof(token), MSG_DONTWAIT);
+    Take();
   }
+}
+
+// Never without a token between the two.
+void CmChannelFd::WakeAnother() {
+  if (!is_readable_) return;
+  Put();
+  Take();
+}
+
+void CmChannelFd::Put() {
+  const char token = 1;
+  (void)!send(own_end_.get(), &token, sizeof(token), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void CmChannelFd::Take() {
+  char token;
+  (void)!recv(client_end_.get(), &token, sizeof(token), MSG_DONTWAIT);
 }
 
 }  // namespace verbena::softnic

@@ -18,11 +18,17 @@ class CmChannelFd {
   // 0 or errno (EMFILE, ENFILE, ENOMEM).
   int Open();
   void SetReadable(bool is_readable);
+  // An event was taken. If there are more, another of those wakes that wait in recv(MSG_PEEK): the
+  // kernel wakes one for each message, and whom it woke for this one may ask for no more.
+  void WakeAnother();
   // What the client gets a copy of. In blocking mode: how it looks there is the program's to
   // choose.
   int client_end() const { return client_end_.get(); }
 
  private:
+  void Put();
+  void Take();
+
   UniqueFd own_end_;
   UniqueFd client_end_;
   bool is_readable_ = false;

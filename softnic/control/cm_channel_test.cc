@@ -6,7 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
+#include <thread>
+#include <vector>
 
 namespace verbena::softnic {
 namespace {
@@ -37,6 +40,33 @@ TEST_F(CmChannelTest, IsReadableExactlyWhenToldSo) {
     channel->SetReadable(false);
     ASSERT_EQ(EventsOf(program_end.get()), 0);
   }
+}
+
+TEST_F(CmChannelTest, WakesThoseThatWaitOneAfterTheOther) {
+  constexpr int kThreads = 4;
+  std::atomic<int> about_to_wait = 0, awake = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      char token;
+      ++about_to_wait;
+      EXPECT_EQ(recv(program_end.get(), &token, 1, MSG_PEEK), 1);
+      ++awake;
+    });
+  }
+  while (about_to_wait < kThreads) std::this_thread::yield();
+  channel->SetReadable(true);
+  // Each that is awake takes an event, and leaves one.
+  for (int i = 1; i < kThreads; ++i) {
+    while (awake < i) std::this_thread::yield();
+    channel->WakeAnother();
+    EXPECT_EQ(EventsOf(program_end.get()), POLLIN);
+  }
+  for (std::thread& thread : threads) thread.join();
+  channel->SetReadable(false);
+  EXPECT_EQ(EventsOf(program_end.get()), 0);
+  channel->WakeAnother();
+  EXPECT_EQ(EventsOf(program_end.get()), 0);
 }
 
 TEST_F(CmChannelTest, HangsUpWhenItsMakerEnds) {

@@ -106,6 +106,7 @@ bool CmClient::Answer(const shm::CmRequest& request) {
   const auto op = static_cast<shm::CmOp>(request.op);
   int client_end = -1;
   if (op == shm::CmOp::kDestroyChannel && reply.error == 0) channels_.erase(request.handle);
+  if (op == shm::CmOp::kGetEvent && reply.error == 0) WakeAnother(request.handle);
   if (op == shm::CmOp::kCreateChannel && reply.error == 0) {
     const shm::CmHandle handle = reply.handle;
     reply.error = OpenChannel(handle, &client_end);
@@ -138,6 +139,11 @@ void CmClient::Withdraw(shm::CmHandle channel, shm::CmReply* reply) {
 void CmClient::SetReadable(shm::CmHandle channel, bool is_readable) {
   auto it = channels_.find(channel);
   if (it != channels_.end()) it->second.SetReadable(is_readable);
+}
+
+void CmClient::WakeAnother(shm::CmHandle channel) {
+  auto it = channels_.find(channel);
+  if (it != channels_.end()) it->second.WakeAnother();
 }
 
 void CmClient::End(const char* why) {

@@ -48,6 +48,7 @@ class CmClient : public std::enable_shared_from_this<CmClient> {
   bool Answer(const shm::CmRequest& request);
   int OpenChannel(shm::CmHandle channel, int* client_end);
   void Withdraw(shm::CmHandle channel, shm::CmReply* reply);
+  void WakeAnother(shm::CmHandle channel);
   void End(const char* why);
 
   CmFront* const front_;

@@ -284,6 +284,15 @@ TEST_F(Cm_rdma_leave_multicast, NothingArrivesAnyMore) {
   EXPECT_TRUE(Carries(active.get(), passive.get(), told.ud));
 }
 
+TEST_F(Cm_rdma_leave_multicast, MayBeCancelledWhileItWaits) {
+  active = Member(active_channel, "127.0.0.1");
+  Address group("239.1.2.11");
+  ASSERT_EQ(rdma_join_multicast(active.get(), group.get(), nullptr), 0);
+  ASSERT_NE(active_channel.Take(), nullptr);
+  rdma_cm_id* lost = active.release();
+  CancelWhileItWaits([&] { rdma_leave_multicast(lost, group.get()); });
+}
+
 TEST_F(Cm_rdma_leave_multicast, TakesTheWaitingEventAlong) {
   active = Member(active_channel, "127.0.0.1");
   Address group("239.1.2.10");

@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <set>
 #include <thread>
 
@@ -144,6 +146,62 @@ TEST_F(Cm_fork, AChildHasASessionOfItsOwn) {
   // The parent's own connection is as it was.
   EXPECT_EQ(StateOf(active->qp), IBV_QPS_RTS);
   Disconnect();
+}
+
+// The child's exit code; -1: a signal.
+int RunInChild(const std::function<int()>& body) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(20);  // whoever waits for a lock that nobody holds
+    _exit(body());
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(pid, &status, 0), pid);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_F(Cm_fork, AChildIsNotToldThatItsParentsNicsWent) {
+  Listen();
+  Resolve();
+  const int error = RunInChild([&] {
+    rdma_cm_event* event = nullptr;
+    if (rdma_get_cm_event(active_channel.get(), &event) == 0) return 0;
+    return errno;
+  });
+  EXPECT_EQ(error, EIO);
+  // Nor is the parent.
+  EXPECT_FALSE(active_channel.IsReadable());
+  Request();
+}
+
+TEST_F(Cm_fork, WhileOtherThreadsAreInTheLibrary) {
+  Channel channel;
+  const int flags = fcntl(channel.get()->fd, F_GETFL);
+  ASSERT_EQ(fcntl(channel.get()->fd, F_SETFL, flags | O_NONBLOCK), 0);
+  std::atomic<bool> is_over = false;
+  std::thread with_events([&] {
+    rdma_cm_event* event = nullptr;
+    while (!is_over) EXPECT_FAILS(rdma_get_cm_event(channel.get(), &event), EAGAIN);
+  });
+  std::thread with_identifiers([&] {
+    while (!is_over) CmId id(channel, RDMA_PS_TCP);
+  });
+  std::thread with_devices([&] {
+    while (!is_over) ibv_free_device_list(ibv_get_device_list(nullptr));
+  });
+  for (int i = 0; i < 50 && !HasFailure(); ++i) {
+    EXPECT_EQ(RunInChild([] {
+                ibv_free_device_list(ibv_get_device_list(nullptr));
+                CmId id(*new Channel, RDMA_PS_TCP);
+                return 0;
+              }),
+              0)
+        << "fork " << i;
+  }
+  is_over = true;
+  with_events.join();
+  with_identifiers.join();
+  with_devices.join();
 }
 
 // --- peers killed --------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <pthread.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
@@ -230,6 +232,28 @@ void CmTest::Disconnect() {
   EXPECT_EQ(passive_channel.Expect(RDMA_CM_EVENT_DISCONNECTED).id, passive.get());
   EXPECT_EQ(rdma_disconnect(passive.get()), 0) << strerror(errno);
   EXPECT_EQ(active_channel.Expect(RDMA_CM_EVENT_DISCONNECTED).id, active.get());
+}
+
+void CancelWhileItWaits(const std::function<void()>& wait) {
+  std::atomic<bool> has_returned = false;
+  auto body = [&] {
+    wait();
+    has_returned = true;
+  };
+  pthread_t waiter;
+  ASSERT_EQ(pthread_create(
+                &waiter, nullptr,
+                [](void* argument) -> void* {
+                  (*static_cast<decltype(body)*>(argument))();
+                  return nullptr;
+                },
+                &body),
+            0);
+  EXPECT_TRUE(NeverWithin([&] { return has_returned.load(); }));
+  ASSERT_EQ(pthread_cancel(waiter), 0);
+  void* result = nullptr;
+  ASSERT_EQ(pthread_join(waiter, &result), 0);
+  EXPECT_EQ(result, PTHREAD_CANCELED);
 }
 
 }  // namespace verbena::conformance

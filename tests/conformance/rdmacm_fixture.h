@@ -10,6 +10,7 @@
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -120,6 +121,10 @@ class CmTest : public ::testing::Test {
   Channel passive_channel, active_channel;
   CmId listener, active, passive;
 };
+
+// Programs end their threads by pthread_cancel, also those that wait for an acknowledgement. What
+// they worked on is lost then.
+void CancelWhileItWaits(const std::function<void()>& wait);
 
 // Expects -1 and this errno of a call that was just made.
 #define EXPECT_FAILS(call, error)                                  \

@@ -119,6 +119,38 @@ TEST(Cm_rdma_get_cm_event, ASignalThatRestartsCallsDoesNot) {
   waiter.join();
 }
 
+TEST(Cm_rdma_get_cm_event, ABurstWakesEachThreadThatWaits) {
+  Channel from, to;
+  for (int round = 0; round < 10; ++round) {
+    CmId id(from, RDMA_PS_UDP);
+    Address here("127.0.0.1"), group("239.1.2.1"), other("239.1.2.2"), last("239.1.2.3");
+    ASSERT_EQ(rdma_bind_addr(id.get(), here.get()), 0);
+    std::atomic<int> returned = 0;
+    auto take_one = [&] {
+      rdma_cm_event* event = nullptr;
+      EXPECT_EQ(rdma_get_cm_event(to.get(), &event), 0) << strerror(errno);
+      if (event != nullptr) rdma_ack_cm_event(event);
+      ++returned;
+    };
+    std::thread one(take_one), another(take_one);
+    EXPECT_TRUE(NeverWithin([&] { return returned > 0; }));
+    // Two events wait elsewhere, and come at once.
+    EXPECT_EQ(rdma_join_multicast(id.get(), group.get(), nullptr), 0) << strerror(errno);
+    EXPECT_EQ(rdma_join_multicast(id.get(), other.get(), nullptr), 0) << strerror(errno);
+    EXPECT_TRUE(from.IsReadable(kPatience));
+    EXPECT_EQ(rdma_migrate_id(id.get(), to.get()), 0) << strerror(errno);
+    const bool have_both = Eventually([&] { return returned == 2; });
+    EXPECT_TRUE(have_both) << returned << " of 2 threads woke, in round " << round;
+    if (!have_both) {
+      to.Next();
+      EXPECT_EQ(rdma_join_multicast(id.get(), last.get(), nullptr), 0);
+    }
+    one.join();
+    another.join();
+    if (!have_both) break;
+  }
+}
+
 TEST(Cm_rdma_get_cm_event, RefusesNullPointers) {
   Channel channel;
   rdma_cm_event* event = nullptr;
@@ -189,6 +221,16 @@ TEST(Cm_rdma_destroy_id, WaitsUntilItsEventsAreAcknowledged) {
   destroyer.join();
 }
 
+TEST(Cm_rdma_destroy_id, MayBeCancelledWhileItWaits) {
+  Channel channel;
+  CmId id(channel, RDMA_PS_TCP);
+  Address there("127.0.0.1", 7471);
+  ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, there.get(), 2000), 0);
+  ASSERT_NE(channel.Take(), nullptr);
+  rdma_cm_id* lost = id.release();
+  CancelWhileItWaits([&] { rdma_destroy_id(lost); });
+}
+
 TEST(Cm_rdma_destroy_id, TakesItsWaitingEventsAlong) {
   Channel channel;
   CmId id(channel, RDMA_PS_TCP);
@@ -231,6 +273,16 @@ TEST(Cm_rdma_migrate_id, WaitsUntilTakenEventsAreAcknowledged) {
   EXPECT_TRUE(NeverWithin([&] { return has_returned.load(); }));
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
   migrant.join();
+}
+
+TEST(Cm_rdma_migrate_id, MayBeCancelledWhileItWaits) {
+  Channel from, to;
+  CmId id(from, RDMA_PS_TCP);
+  Address there("127.0.0.1", 7471);
+  ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, there.get(), 2000), 0);
+  ASSERT_NE(from.Take(), nullptr);
+  rdma_cm_id* lost = id.release();
+  CancelWhileItWaits([&] { rdma_migrate_id(lost, to.get()); });
 }
 
 TEST(Cm_rdma_migrate_id, ToNoChannelMakesItSynchronous) {

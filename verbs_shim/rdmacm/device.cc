@@ -10,6 +10,8 @@ namespace verbena::rdmacm {
 namespace {
 
 pthread_mutex_t g_devices_mutex = PTHREAD_MUTEX_INITIALIZER;  // guards the rest
+// Open as long as the library is loaded, of daemons that are gone, too: the program may have made
+// PDs, MRs and CQs on a context, which it destroys when it likes.
 Device* g_devices = nullptr;
 bool g_fork_handler_registered = false;
 
@@ -17,32 +19,11 @@ bool g_fork_handler_registered = false;
 // so another device; those of the parent stay as they are.
 void AfterForkInChild() { g_devices_mutex = PTHREAD_MUTEX_INITIALIZER; }
 
-void Unlink(Device* device) {
-  Device** link = &g_devices;
-  while (*link != device) link = &(*link)->next;
-  *link = device->next;
-}
-
 void CloseDomains(Device* device) {
   if (device->xrcd != nullptr) ibv_close_xrcd(device->xrcd);
   if (device->pd != nullptr) ibv_dealloc_pd(device->pd);
   device->xrcd = nullptr;
   device->pd = nullptr;
-}
-
-// Those of a daemon that is gone, once nobody names them; in a forked child, its copies of the
-// parent's, whose closing is nothing to the parent.
-void ForgetUnused(const client::CmSession* current) {
-  for (Device** link = &g_devices; *link != nullptr;) {
-    Device* device = *link;
-    if (device->session == current || device->users != 0) {
-      link = &device->next;
-      continue;
-    }
-    *link = device->next;
-    ibv_close_device(device->verbs);
-    free(device);
-  }
 }
 
 // 0 or errno.
@@ -81,7 +62,6 @@ Device* Find(const client::CmSession* session, uint64_t guid) {
 int FindOrOpen(client::CmSession* session, uint64_t guid, Device** out) {
   *out = Find(session, guid);
   if (*out != nullptr) return 0;
-  ForgetUnused(session);
   ibv_device** list = ibv_get_device_list(nullptr);
   if (list == nullptr) return ENODEV;
   int error = ENODEV;
@@ -131,12 +111,8 @@ int AcquireDevice(client::CmSession* session, uint64_t guid, Device** out) {
 void ReleaseDevice(Device* device) {
   client::NoCancel no_cancel;
   client::ScopedLock lock(&g_devices_mutex);
-  if (--device->users != 0) return;
-  CloseDomains(device);
-  if (device->session->IsAlive()) return;  // kept open for the next identifier
-  Unlink(device);
-  ibv_close_device(device->verbs);
-  free(device);
+  // With a daemon that is gone no domain refuses to go, as one does that the program has MRs in.
+  if (--device->users == 0 && device->session->IsAlive()) CloseDomains(device);
 }
 
 ibv_xrcd* XrcdOf(Device* device) {

@@ -27,14 +27,14 @@ int AwaitEvent(int fd) {
 }
 
 // 0 or errno: as above, and EIO: the daemon is gone.
-int TakeEvent(const Channel* channel, shm::CmReply* reply) {
+int AwaitAndTakeEvent(const Channel* channel, shm::CmReply* reply) {
   // A thread may destroy the channel in which another waits, as many programs do at their end. That
   // other thread goes on waiting then, as it does in the kernel, and looks at the channel no more.
   const int fd = channel->base.fd;
   client::CmSession* session = channel->session;
-  const shm::CmRequest request = NewRequest(shm::CmOp::kGetEvent, channel->handle);
+  const shm::CmHandle handle = channel->handle;
   for (bool has_waited = false;; has_waited = true) {
-    int error = session->Execute(request, reply);
+    int error = TakeEvent(session, handle, reply);
     const bool is_destroyed = has_waited && error != 0 && error != EAGAIN && error != EIO;
     if (is_destroyed) WaitForever();
     if (error != EAGAIN) return error;
@@ -228,7 +228,7 @@ void Assign(const shm::CmEvent& from, Event* event) {
   memset(event, 0, sizeof(*event));
   event->base.event = static_cast<rdma_cm_event_type>(from.event);
   event->base.status = from.status;
-  if (from.event == RDMA_CM_EVENT_MULTICAST_JOIN || from.event == RDMA_CM_EVENT_MULTICAST_ERROR) {
+  if (IsOfMulticast(from)) {
     event->multicast = reinterpret_cast<Multicast*>(from.cookie);
     event->id = event->multicast->id;
   } else {
@@ -242,7 +242,7 @@ int GetEvent(Channel* channel, Event** out) {
   if (event == nullptr) return ENOMEM;
   for (;;) {
     shm::CmReply reply;
-    if (int error = TakeEvent(channel, &reply); error != 0) {
+    if (int error = AwaitAndTakeEvent(channel, &reply); error != 0) {
       Id* removed = error == EIO ? TakeRemoved(channel) : nullptr;
       if (removed != nullptr) {
         memset(event, 0, sizeof(*event));
@@ -294,10 +294,6 @@ VERBENA_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event*
 VERBENA_EXPORT int rdma_ack_cm_event(rdma_cm_event* base) {
   if (base == nullptr) return Fail(EINVAL);
   Event* event = ToEvent(base);
-  if (base->event == RDMA_CM_EVENT_DEVICE_REMOVAL) {
-    client::ScopedLock lock(&event->id->mutex);
-    event->id->is_removal_taken = false;
-  }
   Ack(event->id, event->multicast);
   free(event);
   return 0;

@@ -9,32 +9,45 @@ namespace {
 
 pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
 Id* list = nullptr;
+bool fork_handler_registered = false;
+
+// The parent's other threads may have held it, amid a change of the list. The child's list is of
+// its own identifiers; its copies of the parent's are in none.
+void AfterForkInChild() {
+  list_mutex = PTHREAD_MUTEX_INITIALIZER;
+  list = nullptr;
+}
 
 void Link(Id* id) {
   client::ScopedLock lock(&list_mutex);
+  if (!fork_handler_registered) {
+    fork_handler_registered = pthread_atfork(nullptr, nullptr, AfterForkInChild) == 0;
+  }
   id->next = list;
   id->place = &list;
   if (list != nullptr) list->place = &id->next;
   list = id;
 }
 
-void Unlink(Id* id) {
+// No event of it is taken any more. How many were.
+uint64_t Unlink(Id* id) {
   client::ScopedLock lock(&list_mutex);
-  if (id->place == nullptr) return;
+  if (id->place == nullptr || id->session->IsForkedCopy()) return id->events_taken;
   *id->place = id->next;
   if (id->next != nullptr) id->next->place = id->place;
   id->place = nullptr;
+  return id->events_taken;
 }
 
-void AwaitAckOfRemoval(Id* id) {
-  client::ScopedLock lock(&id->mutex);
-  while (id->is_removal_taken) pthread_cond_wait(&id->acked, &id->mutex);
-}
-
-// Until the program has acknowledged as many events as it took. rdma_ack_cm_event wakes it.
-void AwaitAcks(Id* id, uint64_t events) {
-  client::ScopedLock lock(&id->mutex);
-  while (id->events_acked < events) pthread_cond_wait(&id->acked, &id->mutex);
+void CountTaken(const shm::CmEvent& event) {
+  if (event.cookie == 0) return;
+  if (!IsOfMulticast(event)) {
+    ++reinterpret_cast<Id*>(event.cookie)->events_taken;
+    return;
+  }
+  auto* multicast = reinterpret_cast<Multicast*>(event.cookie);
+  ++multicast->events_taken;
+  ++multicast->id->events_taken;
 }
 
 void AckOwnEvent(Id* id) {
@@ -138,17 +151,35 @@ int CreateId(rdma_event_channel* channel, void* context, rdma_port_space port_sp
 int DestroyId(Id* id) {
   shm::CmReply reply;
   const int error = Ask(id, NewRequest(shm::CmOp::kDestroyId, id->handle), &reply);
-  // Of a daemon that is gone the identifier is gone, too, and nobody knows of events it gave out.
+  // With the daemon the identifier is gone, too, but not the events that it gave out.
   if (error != 0 && id->session->IsAlive()) return error;
-  Unlink(id);
+  const uint64_t taken = Unlink(id);
   AckOwnEvent(id);
-  if (error == 0) {
-    AwaitAcks(id, reply.number);
-  } else {
-    AwaitAckOfRemoval(id);
-  }
+  // In a forked child who had them may not be there any more.
+  if (!id->session->IsForkedCopy()) AwaitAcks(id, &id->events_acked, taken);
   FreeId(id);
   return 0;
+}
+
+// Under one lock: whoever asks how many were taken, of what the daemon does not know any more, must
+// not come between the daemon's answer and the count.
+int TakeEvent(client::CmSession* session, shm::CmHandle channel, shm::CmReply* reply) {
+  client::ScopedLock lock(&list_mutex);
+  const int error = session->Execute(NewRequest(shm::CmOp::kGetEvent, channel), reply);
+  if (error == 0) CountTaken(reply->event);
+  return error;
+}
+
+uint64_t EventsTaken(const Multicast* multicast) {
+  client::ScopedLock lock(&list_mutex);
+  return multicast->events_taken;
+}
+
+void AwaitAcks(Id* id, const uint64_t* acked, uint64_t events) {
+  // No guard: a thread may be cancelled here, as with rdma-core, and then must not meet cleanups.
+  pthread_mutex_lock(&id->mutex);
+  while (*acked < events) pthread_cond_wait(&id->acked, &id->mutex);
+  pthread_mutex_unlock(&id->mutex);
 }
 
 Id* TakeRemoved(const Channel* channel) {
@@ -159,8 +190,7 @@ Id* TakeRemoved(const Channel* channel) {
                         !id->is_removed && !id->is_sync;
     if (!is_due) continue;
     id->is_removed = true;
-    client::ScopedLock id_lock(&id->mutex);
-    id->is_removal_taken = true;
+    ++id->events_taken;
     return id;
   }
   return nullptr;
@@ -194,7 +224,7 @@ int MigrateId(Id* id, rdma_event_channel* channel) {
   id->is_sync = becomes_sync;
   id->base.channel = channel;
   // Afterwards nobody works on an event of the old channel any more.
-  AwaitAcks(id, reply.number);
+  AwaitAcks(id, &id->events_acked, reply.number);
   return 0;
 }
 

@@ -79,7 +79,7 @@ VERBENA_EXPORT int rdma_join_multicast_ex(rdma_cm_id* id, rdma_cm_join_mc_attr_e
 }
 
 // Waits until each event of the membership is acknowledged. Errors: EINVAL; EADDRNOTAVAIL: not
-// joined.  Source: rdma_leave_multicast(3).
+// joined; EIO: it went with the daemon.  Source: rdma_leave_multicast(3).
 VERBENA_EXPORT int rdma_leave_multicast(rdma_cm_id* base, sockaddr* address) {
   if (AddressBytes(address) == 0) return Fail(EINVAL);
   Id* id = ToId(base);
@@ -90,9 +90,9 @@ VERBENA_EXPORT int rdma_leave_multicast(rdma_cm_id* base, sockaddr* address) {
   }
   shm::CmReply reply;
   const int error = Ask(id, NewRequest(shm::CmOp::kLeaveMcast, multicast->handle), &reply);
-  if (error == 0) {
-    client::ScopedLock lock(&id->mutex);
-    while (multicast->events_acked < reply.number) pthread_cond_wait(&id->acked, &id->mutex);
+  // Also of a daemon that is gone; in a forked child who had the events may not be there any more.
+  if (!id->session->IsForkedCopy()) {
+    AwaitAcks(id, &multicast->events_acked, EventsTaken(multicast));
   }
   free(multicast);
   return Result(error);

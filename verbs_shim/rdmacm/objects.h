@@ -29,7 +29,7 @@ inline constexpr int kRaiDns = 0x20;
 inline constexpr uint8_t kDefaultRetryCount = 7;
 
 // A NIC as this process has opened it: one ibv_context for all identifiers. Of a daemon that is
-// gone it lives on for those that still name it, beside the one of the next daemon.
+// gone it lives on, beside the one of the next daemon.
 struct Device {
   Device* next;
   client::CmSession* session;
@@ -54,6 +54,7 @@ struct Multicast {
   Multicast* next;
   Id* id;
   void* context;
+  uint64_t events_taken;  // guarded as its identifier's
   uint64_t events_acked;
   shm::CmHandle handle;
   uint16_t join_flags;
@@ -79,14 +80,14 @@ struct Id {
 
   // Of the list of all identifiers, whose lock guards them.
   Id* next;
-  Id** place;       // what points here; nullptr: it is not in the list
-  bool is_removed;  // has been told of its NIC's removal
+  Id** place;             // what points here; nullptr: it is not in the list
+  bool is_removed;        // has been told of its NIC's removal
+  uint64_t events_taken;  // which the program has, or is about to be given
 
   pthread_mutex_t mutex;  // guards the rest
   pthread_cond_t acked;
   uint64_t events_acked;
   Multicast* multicasts;
-  bool is_removal_taken;  // and not acknowledged yet
   bool is_resolving_addrinfo;
   rdma_addrinfo* resolved_addrinfo;
 };
@@ -111,6 +112,11 @@ inline int Fail(int error) {
 }
 inline int Result(int error) { return error == 0 ? 0 : Fail(error); }
 
+// Whose cookie is then the membership's.
+inline bool IsOfMulticast(const shm::CmEvent& event) {
+  return event.event == RDMA_CM_EVENT_MULTICAST_JOIN ||
+         event.event == RDMA_CM_EVENT_MULTICAST_ERROR;
+}
 inline bool IsUd(const Id* id) { return id->base.qp_type == IBV_QPT_UD; }
 
 // --- requests -----------------------------------------------------------------------------------
@@ -147,6 +153,12 @@ int CreateId(rdma_event_channel* channel, void* context, rdma_port_space port_sp
              ibv_qp_type qp_type, Id** out);
 void FreeId(Id* id);
 int DestroyId(Id* id);
+// Asks for the channel's next event, and counts it. 0 or errno.
+int TakeEvent(client::CmSession* session, shm::CmHandle channel, shm::CmReply* reply);
+uint64_t EventsTaken(const Multicast* multicast);
+// Until the program has acknowledged so many events; `acked` counts them, the identifier's own or
+// those of a membership of it. rdma_ack_cm_event wakes it. A cancellation point.
+void AwaitAcks(Id* id, const uint64_t* acked, uint64_t events);
 // With the daemon all NICs have gone. An identifier of the channel that has had one and has not
 // been told of it yet, which it now is; nullptr: there is none.
 Id* TakeRemoved(const Channel* channel);

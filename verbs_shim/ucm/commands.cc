@@ -141,7 +141,8 @@ int Commands::CreateId(const Command& command) {
   if (int error = Execute(command.channel, request, &reply); error != 0) return error;
   {
     client::ScopedLock lock(&mutex_);
-    answer.id = ids_.Take({.channel = command.channel, .handle = reply.handle, .uid = cmd.uid});
+    answer.id = ids_.Take(
+        {.channel = command.channel, .handle = reply.handle, .uid = cmd.uid, .forks = forks_});
   }
   const int error = answer.id == kNoNumber ? ENOMEM : command.Answer(cmd.response, answer);
   if (error == 0) return 0;

@@ -10,7 +10,7 @@
 // ENOSPC: no room for the answer; EFAULT; ENOSYS: one that the kernel has not either.
 //
 // When the daemon goes all NICs have gone: each identifier that had one gets DEVICE_REMOVAL, then
-// commands say EIO, but that identifiers can be destroyed.
+// commands say EIO, but that identifiers can be destroyed. A forked child's say so of its parent's.
 //
 // Thread: any number of them. No lock is held while the daemon is asked.
 #pragma once
@@ -57,8 +57,11 @@ class Commands {
   int Write(const Channel& channel, int fd, const void* data, size_t bytes);
   // Ends the channel and its identifiers.
   void Close(const Channel& channel);
-  // In a child of fork, whose other threads are gone.
-  void AfterForkInChild() { mutex_ = PTHREAD_MUTEX_INITIALIZER; }
+  // In a child of fork, whose other threads are gone, and whose parent has the identifiers.
+  void AfterForkInChild() {
+    mutex_ = PTHREAD_MUTEX_INITIALIZER;
+    ++forks_;
+  }
 
  private:
   struct Command;
@@ -70,6 +73,7 @@ class Commands {
     uint64_t uid = 0;           // the program's name for it; 0: a request's, not accepted yet
     uint32_t events_taken = 0;  // as far as the program was given them
     bool has_nic = false, is_removed = false;
+    uint32_t forks = 0;  // of whom it is: forks_ as it was taken
   };
   using Table = Numbers<Named>;
 
@@ -120,6 +124,7 @@ class Commands {
   const Environment environment_;
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // guards the rest
   Table ids_, memberships_;
+  uint32_t forks_ = 0;  // from the process that first had these to this one
 };
 
 }  // namespace verbena::ucm

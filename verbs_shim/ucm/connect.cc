@@ -220,9 +220,11 @@ int Commands::Deliver(const Command& command, const shm::CmEvent& event, uint64_
     client::ScopedLock lock(&mutex_);
     const uint32_t whose = NumberOf(command.channel, is_new ? event.listener : event.id);
     if (Named* named = ids_.Find(whose)) ++named->events_taken;
-    answer.id = is_new
-                    ? ids_.Take({.channel = command.channel, .handle = event.id, .has_nic = true})
-                    : whose;
+    answer.id = is_new ? ids_.Take({.channel = command.channel,
+                                    .handle = event.id,
+                                    .has_nic = true,
+                                    .forks = forks_})
+                       : whose;
   }
   // A request that finds no number is told of all the same: librdmacm counts events. It refuses it.
   const int error = command.Answer(response, answer);
@@ -239,6 +241,7 @@ bool Commands::TakeRemoved(const Channel& channel, rdma_ucm_event_resp* out) {
     Named* named = ids_.Find(i);
     if (named == nullptr || !(named->channel == channel)) continue;
     if (named->uid == 0 || !named->has_nic || named->is_removed) continue;
+    if (named->forks != forks_) continue;  // its parent is told, if its daemon has gone at all
     named->is_removed = true;
     ++named->events_taken;
     memset(out, 0, sizeof(*out));

@@ -280,6 +280,27 @@ TEST_F(CommandsTest, WhenTheDaemonGoesWhoHasANicIsToldOnce) {
   }
 }
 
+TEST_F(CommandsTest, AForkedChildIsToldOfItsOwnNicsAlone) {
+  auto new_id_with_nic = [this](uint64_t uid) {
+    const uint32_t id = NewId(uid);
+    NextReply().query.node_guid = 5;
+    rdma_ucm_query query{};
+    query.id = id;
+    rdma_ucm_query_route_resp route{};
+    EXPECT_EQ(WriteFor(RDMA_USER_CM_CMD_QUERY_ROUTE, query, &route), 0);
+  };
+  new_id_with_nic(0x111);
+  commands_.AfterForkInChild();
+  // What its parent's session says to it, whose daemon runs.
+  rdma_ucm_event_resp answer{};
+  NextReply().error = EIO;
+  EXPECT_EQ(GetEvent(&answer), EIO);
+  new_id_with_nic(0x222);
+  NextReply().error = EIO;
+  ASSERT_EQ(GetEvent(&answer), 0);
+  EXPECT_EQ(answer.uid, 0x222u);
+}
+
 TEST_F(CommandsTest, EventsOfDatagramsSayHowToAnswer) {
   shm::CmEvent& event = NextReply().event;
   event.is_ud = 1;

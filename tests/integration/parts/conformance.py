@@ -18,6 +18,7 @@ PROGRAMS = ["objects_test", "access_test", "rc_test", "errors_test", "cq_test", 
 RDMACM = ["rdmacm_ids_test", "rdmacm_addresses_test", "rdmacm_connect_test", "rdmacm_qp_test",
           "rdmacm_sync_test", "rdmacm_datagram_test"]
 RDMACM_LAST = "rdmacm_ends_test"  # kills its daemon
+RDMACM_DEATH = "rdmacm_death_test"  # each of its tests does
 
 # What each of these is refused, for every reason, its instance must have counted.
 REFUSALS = {
@@ -68,6 +69,17 @@ def rdmacm(case):
     check(not instance.daemon.is_running(), "it was to kill the daemon")
 
 
+def rdmacm_death(case):
+    listing = case.run([case.program(RDMACM_DEATH), "--gtest_list_tests"], 10, name="list").out
+    tests = [line.strip() for line in listing.splitlines() if line.startswith("  ")]
+    check(tests, f"{RDMACM_DEATH} has no tests:\n{listing}")
+    for test in tests:
+        instance = case.instance()
+        run_gtest(case, RDMACM_DEATH, instance, 60, test_filter=f"*.{test}",
+                  report=case.dir / f"{test}.json")
+        check(not instance.daemon.is_running(), f"{test} was to kill the daemon")
+
+
 def by_the_systems(program):
     """Upstream's librdmacm passes the same tests, so they say what it does."""
     return lambda case: run_gtest(case, program, case.instance(), 170)
@@ -76,5 +88,6 @@ def by_the_systems(program):
 def cases(thorough):
     return [*(Spec(program, one(program), 180) for program in PROGRAMS + RDMACM),
             Spec(RDMACM_LAST, rdmacm, 150),
+            Spec(RDMACM_DEATH, rdmacm_death, 150),
             *(Spec(f"{program}, the system's librdmacm", by_the_systems(program), 180,
                    system_librdmacm=True) for program in RDMACM)]
