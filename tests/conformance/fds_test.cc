@@ -1,5 +1,6 @@
 // A process that has no fd left: what needs one is refused at once, leaves nothing behind, and
 // works when fds are free again.
+#include <rdma/rdma_cma.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -15,8 +16,12 @@ namespace {
 
 using Verb_ibv_create_cq = VerbsTest;
 using Verb_ibv_resize_cq = VerbsTest;
+using Verb_ibv_create_comp_channel = VerbsTest;
 using Verb_ibv_reg_mr = VerbsTest;
+using Cm_rdma_create_event_channel = VerbsTest;
 
+// More than a process may have of anything whose number a channel counts against.
+constexpr int kManyFailures = 5000;
 // An arena of queues is 64 MB, and these fill one.
 constexpr int kArenaOfCqe = 1 << 20;
 
@@ -72,6 +77,27 @@ TEST_F(Verb_ibv_resize_cq, GoesToAnotherArenaThoughNoFdIsFree) {
   EXPECT_EQ(a->WaitSend().wr_id, 7u) << "the NIC's CQ is the program's";
 }
 
+TEST_F(Verb_ibv_create_comp_channel, SaysEmfileAtOnceAndLeavesNothing) {
+  ibv_context* context = OpenNic(0);
+  ASSERT_NE(context, nullptr);
+  {
+    const NoFdsFree none;
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < kManyFailures; ++i) {
+      ASSERT_EQ(ibv_create_comp_channel(context), nullptr);
+      ASSERT_EQ(errno, EMFILE) << i;
+      ASSERT_LT(Clock::now() - begin, Milliseconds(30'000)) << i;
+    }
+  }
+  ibv_comp_channel* channel = ibv_create_comp_channel(context);
+  ASSERT_NE(channel, nullptr) << errno;
+  ibv_cq* cq = ibv_create_cq(context, 16, nullptr, channel, 0);
+  ASSERT_NE(cq, nullptr) << errno;
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+  EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
+  EXPECT_EQ(ibv_close_device(context), 0);
+}
+
 TEST_F(Verb_ibv_reg_mr, HasItsHelperWhenThereIsRoomForIt) {
   const char* set = getenv("VERBENA_DMA");
   const std::string before = set != nullptr ? set : "";
@@ -87,6 +113,22 @@ TEST_F(Verb_ibv_reg_mr, HasItsHelperWhenThereIsRoomForIt) {
   EXPECT_TRUE(mr != nullptr && ibv_dereg_mr(mr) == 0) << errno;
   if (set != nullptr) setenv("VERBENA_DMA", before.c_str(), 1);
   if (set == nullptr) unsetenv("VERBENA_DMA");
+}
+
+TEST_F(Cm_rdma_create_event_channel, SaysEmfileAtOnceAndLeavesNothing) {
+  rdma_event_channel* channel = rdma_create_event_channel();
+  ASSERT_NE(channel, nullptr) << errno;
+  {
+    const NoFdsFree none;
+    for (int i = 0; i < kManyFailures; ++i) {
+      ASSERT_EQ(rdma_create_event_channel(), nullptr);
+      ASSERT_EQ(errno, EMFILE) << i;
+    }
+  }
+  rdma_event_channel* next = rdma_create_event_channel();
+  ASSERT_NE(next, nullptr) << errno;
+  rdma_destroy_event_channel(next);
+  rdma_destroy_event_channel(channel);
 }
 
 }  // namespace

@@ -77,4 +77,4 @@ def cases(thorough):
     return [*(Spec(program, one(program), 180) for program in PROGRAMS + RDMACM),
             Spec(RDMACM_LAST, rdmacm, 150),
             *(Spec(f"{program}, the system's librdmacm", by_the_systems(program), 180,
-                   system_librdmacm=True) for program in RDMACM)]
+                   system_librdmacm=True) for program in [*RDMACM, "fds_test"])]
