@@ -9,6 +9,7 @@
 
 #include "core/client/instance.h"
 #include "core/client/no_cancel.h"
+#include "core/client/no_memory.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -213,7 +214,7 @@ VERBENA_EXPORT int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid
 }
 
 // The Ethernet address behind a GID: of a link-local one by its form, of an IPv4 one when a NIC of
-// this instance has it. Errors: -EHOSTUNREACH.
+// this instance has it. Errors: -EHOSTUNREACH; -ENOMEM.
 VERBENA_EXPORT int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr* attr, uint8_t* mac,
                                                uint16_t* vid) {
   if (vid != nullptr) *vid = kNoVlan;
@@ -228,12 +229,14 @@ VERBENA_EXPORT int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr* attr, 
     return 0;
   }
   client::NoCancel no_cancel;
-  client::StartOptions options;
-  options.directory = client::InstanceDirectory(false);
   std::vector<shm::NicInfo> nics;
-  if (options.directory.empty() || client::ListInstanceNics(options, false, &nics, nullptr) != 0) {
-    return -EHOSTUNREACH;
-  }
+  const int error = client::OrNoMemory([&] {
+    client::StartOptions options;
+    options.directory = client::InstanceDirectory(false);
+    if (options.directory.empty()) return errno;
+    return client::ListInstanceNics(options, false, &nics, nullptr);
+  });
+  if (error != 0) return error == ENOMEM ? -ENOMEM : -EHOSTUNREACH;
   for (const shm::NicInfo& nic : nics) {
     if (memcmp(nic.ipv4, gid + 12, sizeof(nic.ipv4)) != 0) continue;
     uint8_t guid[8];

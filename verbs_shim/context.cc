@@ -10,6 +10,7 @@
 
 #include "core/client/instance.h"
 #include "core/client/no_cancel.h"
+#include "core/client/no_memory.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -54,9 +55,9 @@ void SetOps(Context* context) {
   vctx.reg_dm_mr = RegDmMr;
 }
 
-// Attaches, starting the instance again if it ended since the device was listed. 0 or errno.
+// Attaches, starting the instance again if it ended since the device was listed. 0 or errno. Throws
+// where there is no memory.
 int OpenSession(const Device& device, client::Session** session) {
-  client::NoCancel no_cancel;
   bool may_start = client::AutostartAllowed();
   client::StartOptions options;
   options.directory = client::InstanceDirectory(may_start);
@@ -116,7 +117,8 @@ void AwaitAcks(pthread_mutex_t* mutex, pthread_cond_t* cond, const uint32_t* com
 // Errors: ENODEV: no such NIC any more; EPROTO: a daemon of another version; ENOMEM.
 VERBENA_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
   client::Session* session = nullptr;
-  int error = OpenSession(*ToDevice(device), &session);
+  client::NoCancel no_cancel;
+  int error = client::OrNoMemory([&] { return OpenSession(*ToDevice(device), &session); });
   return error == 0 ? OpenContext(ToDevice(device), session) : Fail<ibv_context>(error);
 }
 

@@ -9,6 +9,7 @@
 
 #include "core/client/instance.h"
 #include "core/client/no_cancel.h"
+#include "core/client/no_memory.h"
 #include "verbs_shim/objects.h"
 #include "verbs_shim/symver.h"
 
@@ -119,7 +120,7 @@ VERBENA_EXPORT ibv_device** ibv_get_device_list(int* num_devices) {
   client::NoCancel no_cancel;
   int saved_errno = errno;
   std::vector<shm::NicInfo> nics;
-  int error = ListNics(&nics);
+  int error = client::OrNoMemory([&] { return ListNics(&nics); });
   if (error != 0) return Fail<ibv_device*>(error);
   int count = 0;
   ibv_device** list = MakeList(nics, &count);

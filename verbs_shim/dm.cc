@@ -67,7 +67,7 @@ ibv_dm* MapDm(ibv_context* base, const shm::DmReply& reply) {
   if (fd >= 0 && reply.length <= bytes) {
     data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   }
-  int error = fd < 0 ? EIO : ENOMEM;
+  int error = fd < 0 ? errno : ENOMEM;
   if (fd >= 0) close(fd);
   if (dm == nullptr || data == MAP_FAILED) {
     if (data != MAP_FAILED) munmap(data, bytes);

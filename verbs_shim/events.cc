@@ -148,7 +148,10 @@ VERBENA_EXPORT ibv_comp_channel* ibv_create_comp_channel(ibv_context* base) {
   int fd = -1;
   if (error == 0) {
     fd = context->session->TakeChannelFd(reply.handle);
-    if (fd < 0) error = EIO;
+    if (fd < 0) {
+      error = errno;
+      ExecuteDestroy(context, shm::CommandOp::kDestroyChannel, reply.handle);
+    }
   }
   if (error != 0) {
     delete channel;

@@ -37,7 +37,7 @@ int ExecuteCreate(Srq* srq, ibv_pd* pd, ibv_srq_attr* attr) {
   request.pd = pd->handle;
   request.max_wr = attr->max_wr;
   request.max_sge = attr->max_sge;
-  request.srq_limit = attr->srq_limit;
+  request.srq_limit = 0;  // attr's is irrelevant to creation, and often what the stack held
   request.cookie = srq->cookie;
   request.memory = AddressOf(srq->queue.entries);
   shm::CreateSrqReply reply = {};

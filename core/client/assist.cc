@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -76,9 +75,9 @@ void UnmapMemory(Helper* helper) {
   if (helper->stack != MAP_FAILED) munmap(helper->stack, helper->stack_bytes);
 }
 
+// Signals of the host interrupt the wait, and do not end it.
 bool HasEnded(const Helper& helper, int wait_ms) {
-  pollfd ended = {helper.pidfd, POLLIN, 0};
-  return poll(&ended, 1, wait_ms) == 1;
+  return AwaitInput(helper.pidfd, MonotonicMs() + wait_ms);
 }
 
 // 0 or errno. From its first instruction on it takes no signals.

@@ -11,9 +11,11 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -202,6 +204,33 @@ TEST_F(AssistTest, StoppingReapsIt) {
   EXPECT_EQ(kill(pid, 0), -1);
   EXPECT_EQ(errno, ESRCH);
   EXPECT_TRUE(nic_.IsLeft());
+}
+
+std::atomic<uint32_t> alarms{0};
+
+// poll() is interrupted by them whatever SA_RESTART says.
+TEST(Assist, StoppingReapsItAmidSignals) {
+  struct sigaction action = {};
+  struct sigaction before = {};
+  action.sa_handler = [](int) { alarms.fetch_add(1); };
+  action.sa_flags = SA_RESTART;
+  ASSERT_EQ(sigaction(SIGALRM, &action, &before), 0);
+  const itimerval often = {{0, 50}, {0, 50}};
+  ASSERT_EQ(setitimer(ITIMER_REAL, &often, nullptr), 0);
+  for (int i = 0; i < 200; ++i) {
+    Nic nic;
+    Helper* helper = nullptr;
+    EXPECT_EQ(nic.Start(&helper), 0);
+    if (helper != nullptr) StopHelper(helper);
+  }
+  const itimerval never = {};
+  ASSERT_EQ(setitimer(ITIMER_REAL, &never, nullptr), 0);
+  ASSERT_EQ(sigaction(SIGALRM, &before, nullptr), 0);
+  EXPECT_GT(alarms.load(), 0u);
+  int zombies = 0;
+  while (waitpid(-1, nullptr, __WALL | WNOHANG) > 0) ++zombies;
+  EXPECT_EQ(zombies, 0);
+  EXPECT_EQ(errno, ECHILD);
 }
 
 TEST_F(AssistTest, TakesNoSignals) {

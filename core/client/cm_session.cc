@@ -9,6 +9,7 @@
 
 #include "core/client/instance.h"
 #include "core/client/no_cancel.h"
+#include "core/client/no_memory.h"
 #include "core/client/scoped_lock.h"
 #include "core/client/waiting.h"
 #include "core/shm/attach.h"
@@ -101,6 +102,13 @@ int CmSession::ForThisProcess(CmSession** out) {
   if (!fork_handler_registered) {
     fork_handler_registered = pthread_atfork(nullptr, nullptr, AfterForkInChild) == 0;
   }
+  if (int error = OrNoMemory([&] { return Join(out); }); error != 0) return error;
+  (*out)->earlier_ = earlier;
+  current = *out;
+  return 0;
+}
+
+int CmSession::Join(CmSession** out) {
   const bool may_start = AutostartAllowed();
   StartOptions options;
   options.directory = InstanceDirectory(may_start);
@@ -112,10 +120,7 @@ int CmSession::ForThisProcess(CmSession** out) {
     error = Open(fd, out);
     if (error != ECONNRESET) break;
   }
-  if (error != 0) return error == ECONNRESET ? ENODEV : error;
-  (*out)->earlier_ = earlier;
-  current = *out;
-  return 0;
+  return error == ECONNRESET ? ENODEV : error;
 }
 
 int CmSession::Greet() {

@@ -43,6 +43,7 @@ class CmSession {
   CmSession(int socket_fd, pid_t owner_pid) : socket_fd_(socket_fd), owner_pid_(owner_pid) {}
   ~CmSession() = default;
 
+  static int Join(CmSession** out);  // throws where there is no memory
   int Greet();
   int Exchange(const shm::CmRequest& request, shm::CmReply* reply, int* fd);
   void MarkDead();

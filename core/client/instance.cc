@@ -12,9 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 
 #include "core/client/daemon_start.h"
+#include "core/client/no_memory.h"
 #include "core/client/waiting.h"
 
 namespace verbena::client {
@@ -104,14 +106,15 @@ std::string Absolute(const std::string& path) {
 
 bool NoneRuns(int error) { return error == ENOENT || error == ECONNREFUSED; }
 
-int Connect(const std::string& path) {
+int Connect(const char* path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) {
+  const size_t path_bytes = std::strlen(path) + 1;
+  if (path_bytes > sizeof(address.sun_path)) {
     errno = ENAMETOOLONG;
     return -1;
   }
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  std::memcpy(address.sun_path, path, path_bytes);
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
   int result;
@@ -287,11 +290,13 @@ bool AutostartAllowed() {
 
 int ConnectInstance(const std::string& directory) {
   std::string path = directory + "/sock";
-  if (path.size() < sizeof(sockaddr_un::sun_path)) return Connect(path);
+  if (path.size() < sizeof(sockaddr_un::sun_path)) return Connect(path.c_str());
   // Too long for a socket address: by way of the directory's fd.
   int directory_fd = open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (directory_fd < 0) return -1;
-  int fd = Connect("/proc/self/fd/" + std::to_string(directory_fd) + "/sock");
+  char by_fd[64];
+  std::snprintf(by_fd, sizeof(by_fd), "/proc/self/fd/%d/sock", directory_fd);
+  int fd = Connect(by_fd);
   int error = errno;
   close(directory_fd);
   errno = error;
@@ -308,7 +313,7 @@ int ConnectOrStart(const StartOptions& options, std::string* error) {
 }
 
 int ListNics(int fd, std::vector<shm::NicInfo>* out) {
-  int error = ReceiveList(fd, out);
+  int error = OrNoMemory([&] { return ReceiveList(fd, out); });
   close(fd);
   return error;
 }

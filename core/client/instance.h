@@ -4,7 +4,8 @@
 // directory holds `sock` (the attach socket), `lock` (held while starting) and `log`.
 //   default: /run/user/UID/verbena/net-INODE, or /tmp/verbena-UID/net-INODE where that is missing.
 //   VERBENA_INSTANCE=DIR names another directory (what `verbena run --private` sets).
-// Used by the shims (autostart) and by the CLI. No exceptions, no logging, no threads.
+// Used by the shims (autostart) and by the CLI. No logging, no threads; no exceptions but
+// bad_alloc, which the shims turn into ENOMEM (no_memory.h).
 #pragma once
 
 #include <string>

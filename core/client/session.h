@@ -100,11 +100,11 @@ class Session {
 
   // The read end of a completion channel, after kCreateChannel returned its handle. Non-blocking
   // off, CLOEXEC on, one ChannelEvent per message, EOF when the daemon dies. The caller owns the
-  // fd. -1 if it never came (errno = EIO).
+  // fd. -1, with errno: EMFILE: no room for it, and it will not come again; EIO: it never came.
   int TakeChannelFd(shm::Handle channel);
 
   // The fd of a device memory, after the command that gave its handle returned. The caller owns the
-  // fd. -1 if it never came (errno = EIO).
+  // fd. -1, with errno as above.
   int TakeMemoryFd(shm::Handle dm, uint64_t* bytes);
 
   // The payload file that this process shares with the daemon, opened on first use; see payload.h.
@@ -162,9 +162,9 @@ class Session {
   struct PendingFd {
     PendingFd* next;
     shm::FdMessage message;
-    int fd;
+    int fd;  // -1: it found no room in this process
   };
-  enum class Received { kMessage, kNone, kGone };
+  enum class Received { kMessage, kNone, kNoRoom, kGone };
 
   Session() = default;
   ~Session() = default;
@@ -187,10 +187,12 @@ class Session {
   Arena* AddArena(const shm::FdMessage& message, int fd);
   // What a helper or a mover needs; once. assist_lock_ is held.
   int TakeAssistFds(bool for_entries, int* file, int* socket);
-  // Takes the fd of `kind` and `id` out of the socket or the messages kept. -1: it never came.
+  void KeepRoom();
+  // Takes the fd of `kind` and `id` out of the socket or the messages kept. -1, with errno: EIO: it
+  // never came; EMFILE: there was no room for it, and only an arena's can still be had.
   int AwaitFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message);
   int TakeFd(shm::FdKind kind, shm::Handle handle, uint64_t* bytes);
-  int TakePendingFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message);
+  bool TakePendingFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message, int* fd);
   Received ReceiveFdMessage();
   void KeepPending(const shm::FdMessage& message, int fd);
 
@@ -223,6 +225,7 @@ class Session {
   pthread_mutex_t fd_lock_ = PTHREAD_MUTEX_INITIALIZER;  // guards the socket's input and both lists
   std::atomic<Arena*> arenas_{nullptr};  // grows at its head only: readers need no lock
   PendingFd* pending_fds_ = nullptr;
+  int room_fd_ = -1;  // gives way to an arena's fd that finds no other room; under fd_lock_
 
   pthread_mutex_t payload_lock_ = PTHREAD_MUTEX_INITIALIZER;
   PayloadFile* payload_ = nullptr;

@@ -1,6 +1,7 @@
 // Opening and closing sessions, and what arrives on the attach socket.
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -35,6 +36,18 @@ void CloseFd(int* fd) {
   *fd = -1;
 }
 
+// A helper's are its file, its socket, and a pidfd of each of the two processes.
+constexpr size_t kAssistFds = 4;
+
+template <size_t kCount>
+bool IsRoomForFds() {
+  int fds[kCount];
+  size_t count = 0;
+  while (count < kCount && (fds[count] = eventfd(0, EFD_CLOEXEC)) >= 0) ++count;
+  for (size_t i = 0; i < count; ++i) close(fds[i]);
+  return count == kCount;
+}
+
 // Lets the daemon read and write this process's memory where Yama restricts it to descendants.
 // Kernels without Yama answer EINVAL; the daemon's probe of its backends decides in any case.
 void AllowTracer(int socket_fd) {
@@ -48,8 +61,9 @@ void AllowTracer(int socket_fd) {
 }
 
 // One message into `data` and its fds into `fds` (-1 where none). The bytes, 0 at EOF, -1 and
-// errno.
-ssize_t ReceiveWithFds(int socket_fd, void* data, size_t bytes, int* fds, size_t max_fds) {
+// errno. With MSG_PEEK it stays in the socket, its fds too.
+ssize_t ReceiveWithFds(int socket_fd, void* data, size_t bytes, int* fds, size_t max_fds,
+                       int flags = 0) {
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * shm::kWelcomeFds)] = {};
   for (size_t i = 0; i < max_fds; ++i) fds[i] = -1;
   iovec part = {data, bytes};
@@ -60,7 +74,7 @@ ssize_t ReceiveWithFds(int socket_fd, void* data, size_t bytes, int* fds, size_t
   message.msg_controllen = CMSG_SPACE(sizeof(int) * max_fds);
   ssize_t received;
   do {
-    received = recvmsg(socket_fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    received = recvmsg(socket_fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | flags);
   } while (received < 0 && errno == EINTR);
   if (received < 0) return received;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
@@ -270,6 +284,7 @@ int Session::MapWelcome(int (&fds)[shm::kWelcomeFds]) {
   doorbell_fd_ = fds[shm::kFdDoorbellEvent];
   async_fd_ = fds[shm::kFdAsyncEvents];
   fds[shm::kFdDoorbellEvent] = fds[shm::kFdAsyncEvents] = -1;
+  KeepRoom();
   return 0;
 }
 
@@ -298,6 +313,7 @@ void Session::Close() {
   CloseFd(&imported_fd_);
   CloseFd(&async_fd_);
   CloseFd(&doorbell_fd_);
+  CloseFd(&room_fd_);
   if (control_ != nullptr) munmap(control_, welcome_.control_area_bytes);
   if (status_ != nullptr) munmap(const_cast<shm::StatusPage*>(status_), kStatusPageBytes);
   for (Arena* arena = arenas_.load(std::memory_order_acquire); arena != nullptr;) {
@@ -309,7 +325,7 @@ void Session::Close() {
   while (pending_fds_ != nullptr) {
     PendingFd* pending = pending_fds_;
     pending_fds_ = pending->next;
-    close(pending->fd);
+    CloseFd(&pending->fd);
     delete pending;
   }
   delete this;
@@ -331,12 +347,19 @@ Session::Arena* Session::AddArena(const shm::FdMessage& message, int fd) {
   if (base == MAP_FAILED) {
     delete arena;
     KeepPending(message, fd);  // it comes once only: the next call may find room for it
+    errno = ENOMEM;
     return nullptr;
   }
   close(fd);
+  KeepRoom();
   arena->base = base;
   arenas_.store(arena, std::memory_order_release);
   return arena;
+}
+
+// For the next arena: once the NIC has moved a queue there is no way back.
+void Session::KeepRoom() {
+  if (room_fd_ < 0) room_fd_ = fcntl(doorbell_fd_, F_DUPFD_CLOEXEC, 0);
 }
 
 void* Session::MapPlace(const shm::QueuePlace& place) {
@@ -366,15 +389,15 @@ RingMemory Session::MapRing(const shm::QueuePlace& place) {
 
 int Session::TakeFd(shm::FdKind kind, shm::Handle handle, uint64_t* bytes) {
   NoCancel no_cancel;
-  if (!IsForkedCopy()) {
-    ScopedLock lock(&fd_lock_);
-    shm::FdMessage message = {};
-    int fd = AwaitFd(kind, handle, &message);
-    *bytes = message.bytes;
-    if (fd >= 0) return fd;
+  if (IsForkedCopy()) {
+    errno = EIO;
+    return -1;
   }
-  errno = EIO;
-  return -1;
+  ScopedLock lock(&fd_lock_);
+  shm::FdMessage message = {};
+  int fd = AwaitFd(kind, handle, &message);
+  *bytes = message.bytes;
+  return fd;
 }
 
 int Session::TakeChannelFd(shm::Handle channel) {
@@ -406,7 +429,7 @@ int Session::OpenPayload(PayloadFile** out) {
       ScopedLock fd_lock(&fd_lock_);
       fd = AwaitFd(shm::FdKind::kPayload, 0, &message);
     }
-    if (fd < 0) return EIO;
+    if (fd < 0) return errno;
     error = internal::AdoptPayload(reply.payload, fd, &payload_);
   }
   *out = payload_;
@@ -414,6 +437,7 @@ int Session::OpenPayload(PayloadFile** out) {
 }
 
 int Session::TakeAssistFds(bool for_entries, int* file, int* socket) {
+  if (!IsRoomForFds<kAssistFds>()) return EMFILE;  // another time there may be
   has_tried_assist_ = true;
   shm::OpenAssistRequest request = {};
   if (for_entries) request.flags = shm::kAssistEntries;
@@ -453,45 +477,64 @@ int Session::MoveBy(const MoveFunctions& functions) {
 int Session::AwaitFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message) {
   int64_t deadline_ms = MonotonicMs() + kFdTimeoutMs;
   for (;;) {
-    int fd = TakePendingFd(kind, id, message);
-    if (fd >= 0) return fd;
+    int fd;
+    if (TakePendingFd(kind, id, message, &fd)) {
+      if (fd < 0) errno = EMFILE;
+      return fd;
+    }
     switch (ReceiveFdMessage()) {
       case Received::kMessage:
         break;
       case Received::kNone:
-        if (!AwaitInput(socket_fd_, deadline_ms)) return -1;
-        break;
+        if (AwaitInput(socket_fd_, deadline_ms)) break;
+        errno = EIO;
+        return -1;
+      case Received::kNoRoom:
+        errno = EMFILE;
+        return -1;
       case Received::kGone:
         MarkDead();
+        errno = EIO;
         return -1;
     }
   }
 }
 
-int Session::TakePendingFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message) {
+bool Session::TakePendingFd(shm::FdKind kind, uint32_t id, shm::FdMessage* message, int* fd) {
   for (PendingFd** link = &pending_fds_; *link != nullptr; link = &(*link)->next) {
     PendingFd* pending = *link;
     if (pending->message.kind != static_cast<uint32_t>(kind) || pending->message.id != id) continue;
     *link = pending->next;
-    int fd = pending->fd;
+    *fd = pending->fd;
     *message = pending->message;
     delete pending;
-    return fd;
+    return true;
   }
-  return -1;
+  return false;
 }
 
 Session::Received Session::ReceiveFdMessage() {
+  // Taken only with its fd: the kernel drops one that finds no room, and an arena's comes once.
   shm::FdMessage message;
   int fd;
-  ssize_t received = ReceiveWithFds(socket_fd_, &message, sizeof(message), &fd, 1);
+  ssize_t received = ReceiveWithFds(socket_fd_, &message, sizeof(message), &fd, 1, MSG_PEEK);
+  const bool is_whole = received == static_cast<ssize_t>(sizeof(message));
+  if (is_whole && fd < 0 && message.kind == static_cast<uint32_t>(shm::FdKind::kArena)) {
+    if (room_fd_ < 0) return Received::kNoRoom;
+    CloseFd(&room_fd_);
+    return Received::kMessage;  // at the next look
+  }
+  if (received > 0) {
+    const int saved = errno;
+    (void)recv(socket_fd_, nullptr, 0, MSG_DONTWAIT);  // closes what fds it still has
+    errno = saved;
+  }
   if (received < 0) return errno == EAGAIN ? Received::kNone : Received::kGone;
   if (received == 0) return Received::kGone;
-  if (fd < 0) return Received::kMessage;  // no room for its fd: whoever waits for it times out
-  if (received == static_cast<ssize_t>(sizeof(message))) {
-    KeepPending(message, fd);
+  if (is_whole) {
+    KeepPending(message, fd);  // without one, too: who waits for it is told so at once
   } else {
-    close(fd);
+    CloseFd(&fd);
   }
   return Received::kMessage;
 }
@@ -499,7 +542,7 @@ Session::Received Session::ReceiveFdMessage() {
 void Session::KeepPending(const shm::FdMessage& message, int fd) {
   auto* pending = new (std::nothrow) PendingFd{pending_fds_, message, fd};
   if (pending == nullptr) {
-    close(fd);
+    if (fd >= 0) close(fd);
   } else {
     pending_fds_ = pending;
   }

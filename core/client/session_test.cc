@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -320,6 +321,26 @@ TEST_F(SessionTest, ThreadsMapTheSameArenaTogether) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong.load(), 0u);
+}
+
+TEST_F(SessionTest, ArenaThatFoundNoRoomIsMappedLaterAndAChannelIsLost) {
+  OpenOnProcess();  // which has limits of its own
+  const shm::QueuePlace place = CreateCq(3);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 3;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Clock::time_point begin = Clock::now();
+  EXPECT_EQ(session_->MapPlace(place), nullptr);
+  EXPECT_EQ(errno, EMFILE);
+  EXPECT_EQ(session_->TakeChannelFd(1000), -1);
+  EXPECT_EQ(errno, EMFILE);
+  EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(900)) << "nothing is waited for";
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto* queue = static_cast<uint8_t*>(session_->MapPlace(place));
+  ASSERT_NE(queue, nullptr);
+  EXPECT_EQ(queue[0], 3);
 }
 
 TEST_F(SessionTest, PlacesOutsideTheirArenaAreRefused) {

@@ -258,7 +258,7 @@ struct StatusPage {
   // the doorbell; no two sleeps one after the other have the same number.
   alignas(64) std::atomic<uint32_t> sleeping;
   std::atomic<uint32_t> cpu;       // [nic] where it polls them
-  std::atomic<uint32_t> stopping;  // [nic] 1: the daemon is going down
+  std::atomic<uint32_t> stopping;  // [nic] 1: the NIC works no more, the daemon ends
 };
 
 }  // namespace verbena::shm

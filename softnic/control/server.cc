@@ -185,6 +185,10 @@ void ControlServer::Run() {
   io_.run();
 }
 
+void ControlServer::TellStopped() {
+  for (auto& [client, owner] : clients_) client->SetStopping();
+}
+
 void ControlServer::AwaitSignals() {
   signals_.async_wait([this](error_code error, int) {
     if (!error) Stop();
@@ -197,7 +201,6 @@ void ControlServer::Stop() {
   log_.Info("stopping");
   socket_.Unlink();
   paths_.Clear();
-  for (auto& [client, owner] : clients_) client->SetStopping();
   error_code ignored;
   listener_.close(ignored);
   const auto pending = pending_;  // closing one takes it out

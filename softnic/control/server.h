@@ -74,6 +74,9 @@ class ControlServer {
   // Serves until SIGTERM, SIGINT, `down`, or nobody came for idle_exit_s.
   void Run();
   void Stop();  // control thread
+  // After Run, and not before the last thread that moves the clients' bytes has ended: from then on
+  // they take back their memory, and what they posted.
+  void TellStopped();
 
   const ControlConfig& config() const { return config_; }
   boost::asio::io_context& io() { return io_; }

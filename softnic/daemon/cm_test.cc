@@ -390,29 +390,64 @@ TEST_F(CmLoss, WhatIsLostComesAgain) {
 
 // --- two instances -------------------------------------------------------------------------------
 
-TEST(CmInstances, ConnectOverTheNetwork) {
-  TestDaemon one({"--nic=ip=127.77.1.1"}), other({"--nic=ip=127.77.1.2"});
-  ASSERT_EQ(one.said(), "R");
-  ASSERT_EQ(other.said(), "R");
-  CmTestClient server(one), client(other);
-  const CmHandle server_channel = server.CreateChannel();
-  const CmHandle client_channel = client.CreateChannel();
-  const CmHandle listener = server.CreateId(server_channel, 1);
-  ASSERT_EQ(server.Bind(listener, CmAddressOf("127.77.1.1", 7471)), 0);
-  ASSERT_EQ(server.Ask(CmOp::kListen, listener, 4), 0);
-  const CmHandle id = client.CreateId(client_channel, 2);
-  ASSERT_EQ(client.ResolveAddr(id, CmAddressOf("127.77.1.1", 7471)), 0);
-  ASSERT_EQ(client.NextEvent(client_channel), kAddrResolved);
-  ASSERT_EQ(client.Ask(CmOp::kResolveRoute, id, 2000), 0);
-  ASSERT_EQ(client.NextEvent(client_channel), kRouteResolved);
-  ASSERT_EQ(client.Connect(CmOp::kConnect, id, 0, 0x111, "over the wire"), 0);
-  ASSERT_EQ(server.NextEvent(server_channel), kConnectRequest);
-  EXPECT_EQ(std::memcmp(server.reply.event.param.private_data, "over the wire", 13), 0);
-  const CmHandle passive = server.reply.event.id;
-  ASSERT_EQ(server.Connect(CmOp::kAccept, passive, 3, 0x222, ""), 0);
-  ASSERT_EQ(client.NextEvent(client_channel), kConnectResponse);
-  ASSERT_EQ(client.Ask(CmOp::kEstablish, id), 0);
-  EXPECT_EQ(server.NextEvent(server_channel), kEstablished);
+// A daemon that listens and another, a client of each, and a connection between them.
+class CmInstances : public ::testing::Test {
+ protected:
+  void Connect() {
+    ASSERT_EQ(one.said(), "R");
+    ASSERT_EQ(other.said(), "R");
+    const CmHandle server_channel = server.CreateChannel();
+    const CmHandle client_channel = client.CreateChannel();
+    const CmHandle listener = server.CreateId(server_channel, 1);
+    ASSERT_EQ(server.Bind(listener, CmAddressOf("127.77.1.1", 7471)), 0);
+    ASSERT_EQ(server.Ask(CmOp::kListen, listener, 4), 0);
+    const CmHandle id = client.CreateId(client_channel, 2);
+    ASSERT_EQ(client.ResolveAddr(id, CmAddressOf("127.77.1.1", 7471)), 0);
+    ASSERT_EQ(client.NextEvent(client_channel), kAddrResolved);
+    ASSERT_EQ(client.Ask(CmOp::kResolveRoute, id, 2000), 0);
+    ASSERT_EQ(client.NextEvent(client_channel), kRouteResolved);
+    ASSERT_EQ(client.Connect(CmOp::kConnect, id, 0, 0x111, "over the wire"), 0);
+    ASSERT_EQ(server.NextEvent(server_channel), kConnectRequest);
+    EXPECT_EQ(std::memcmp(server.reply.event.param.private_data, "over the wire", 13), 0);
+    const CmHandle passive = server.reply.event.id;
+    ASSERT_EQ(server.Connect(CmOp::kAccept, passive, 3, 0x222, ""), 0);
+    ASSERT_EQ(client.NextEvent(client_channel), kConnectResponse);
+    ASSERT_EQ(client.Ask(CmOp::kEstablish, id), 0);
+    EXPECT_EQ(server.NextEvent(server_channel), kEstablished);
+  }
+
+  TestDaemon one{{"--nic=ip=127.77.1.1"}}, other{{"--nic=ip=127.77.1.2"}};
+  CmTestClient server{one}, client{other};
+};
+
+TEST_F(CmInstances, ConnectOverTheNetwork) { Connect(); }
+
+// Who reads that the NIC has stopped takes its memory back, and flushes what it posted.
+TEST_F(CmInstances, WhileAPeerIsWaitedForTheNicWorksAndIsNotSaidToHaveStopped) {
+  Connect();
+  TestClient user;
+  ASSERT_TRUE(user.Attach(one.directory()));
+  ASSERT_EQ(kill(other.pid(), SIGSTOP), 0);  // it will not answer the DREQ
+  ASSERT_EQ(kill(one.pid(), SIGTERM), 0);
+  const auto has_stopped = [&] { return user.status()->stopping.load() != 0; };
+  const auto has_answered = [&](uint32_t slot) {
+    return user.area()->slots[slot].completion.done.load() != 0;
+  };
+  // A command each turn, in a slot of its own, until the word is set.
+  uint32_t slot = 0;
+  EXPECT_TRUE(Eventually([&] {
+    if (has_stopped()) return true;
+    if (slot < shm::kCommandSlots / 2) {
+      user.Submit(slot++, shm::CommandOp::kQueryDevice, nullptr, 0);
+    }
+    return false;
+  }));
+  EXPECT_TRUE(has_answered(0)) << "the NIC worked";
+  const uint32_t late = shm::kCommandSlots - 1;
+  user.Submit(late, shm::CommandOp::kQueryDevice, nullptr, 0);
+  EXPECT_EQ(one.Wait(), 0);
+  EXPECT_FALSE(has_answered(late)) << "the NIC went on after it was said to have stopped";
+  ASSERT_EQ(kill(other.pid(), SIGCONT), 0);
 }
 
 }  // namespace

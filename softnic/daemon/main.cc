@@ -110,7 +110,8 @@ int Serve(const DaemonOptions& options) {
   shard.Start();
   TellReady(options);
   server.Run();
-  shard.Stop(kStopWaitMs);
+  // If not, the end of their sockets tells the clients: with the last thread, which the exit kills.
+  if (shard.Stop(kStopWaitMs)) server.TellStopped();
   // No destructors: a thread may still hang in a client's memory, and the kernel frees everything.
   std::fflush(nullptr);
   _exit(0);

@@ -65,6 +65,21 @@ TEST_F(Verb_ibv_create_srq, RefusesMoreThanTheDeviceHas) {
   EXPECT_EQ(ibv_destroy_srq(srq), 0);
 }
 
+// Source: ibv_create_srq(3): "irrelevant for ibv_create_srq".
+TEST_F(Verb_ibv_create_srq, TakesNoNoteOfALimit) {
+  a = std::make_unique<Side>(SideOptions{});
+  for (uint32_t limit : {1u, 100u, ~0u}) {
+    ibv_srq_init_attr init = {};
+    init.attr = {16, 1, limit};
+    ibv_srq* srq = ibv_create_srq(a->pd, &init);
+    ASSERT_NE(srq, nullptr) << "limit " << limit << ", errno " << errno;
+    ibv_srq_attr attr = {};
+    EXPECT_EQ(ibv_query_srq(srq, &attr), 0);
+    EXPECT_EQ(attr.srq_limit, 0u) << "limit " << limit << " is armed";
+    EXPECT_EQ(ibv_destroy_srq(srq), 0);
+  }
+}
+
 TEST_F(Verb_ibv_destroy_srq, IsBusyWhileAQpUsesIt) {
   a = std::make_unique<Side>(SideOptions{.with_srq = true});
   EXPECT_EQ(ibv_destroy_srq(a->srq), EBUSY);

@@ -15,7 +15,11 @@ int NewChannel(Channel** out) {
   shm::CmReply reply;
   int fd = -1;
   int error = session->Execute(NewRequest(shm::CmOp::kCreateChannel, 0), &reply, &fd);
-  if (error == 0 && fd < 0) error = EMFILE;  // the kernel drops a fd that finds no place
+  if (error == 0 && fd < 0) {
+    error = EMFILE;  // the kernel drops a fd that finds no place
+    shm::CmReply ignored;
+    session->Execute(NewRequest(shm::CmOp::kDestroyChannel, reply.handle), &ignored);
+  }
   if (error != 0) {
     free(channel);
     return error;

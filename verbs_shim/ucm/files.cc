@@ -128,7 +128,9 @@ int OpenChannel(client::CmSession** session, Channel* channel, int* fd) {
   shm::CmReply reply;
   if (int error = (*session)->Execute(request, &reply, fd); error != 0) return error;
   *channel = {*session, reply.handle};
-  return *fd < 0 ? EPROTO : 0;
+  if (*fd >= 0) return 0;
+  GetCommands().Close(*channel);
+  return EMFILE;  // the kernel drops a fd that finds no place
 }
 
 int NoteFile(int fd, const Channel& channel) {

@@ -11,7 +11,8 @@ PROGRAMS = ["objects_test", "access_test", "rc_test", "errors_test", "cq_test", 
             "rereg_test", "dm_test", "sharing_test", "mr_ex_test", "v64_suite_test",
             "flush_test", "ece_test", "error_posting_test",
             "error_attributes_test", "error_objects_test", "error_isolation_test",
-            "error_domains_test", "error_limits_test"]
+            "error_domains_test", "error_limits_test", "fds_test",
+            "memory_test"]
 
 
 # The same of rdma_cm. Feeds docs/rdmacm-support.md.
@@ -90,4 +91,4 @@ def cases(thorough):
             Spec(RDMACM_LAST, rdmacm, 150),
             Spec(RDMACM_DEATH, rdmacm_death, 150),
             *(Spec(f"{program}, the system's librdmacm", by_the_systems(program), 180,
-                   system_librdmacm=True) for program in RDMACM)]
+                   system_librdmacm=True) for program in [*RDMACM, "fds_test"])]
