@@ -90,10 +90,7 @@ void Destroy(Endpoint* base) {
   MsgEndpoint* ep = ToMsg(base);
   ep->state.store(ConnectionState::kEnded);
   CloseCmId(&ep->id);
-  if (ep->request != nullptr) {
-    if (TakeRequest(ep->request)) Reject(ep->request->channel, ep->request->id, nullptr, 0);
-    delete ep->request;
-  }
+  if (ep->request != nullptr) DropRequest(ep->request);
   ForgetQp(ep);
   ReleaseQueues(ep);
   if (ep->channel != nullptr) GiveChannel(ep->channel);
@@ -208,6 +205,7 @@ int OpenMsgEndpoint(Domain* domain, fi_info* info, fid_ep** out, void* context) 
   ep->fid.cm = &msg_cm_ops;
   ep->cm_data_bytes = kRequestDataBytes - kCmTrailerBytes - info->ep_attr->auth_key_size;
   ep->request = request;
+  if (request != nullptr) request->endpoints.fetch_add(1);
   *out = &ep->fid;
   return 0;
 }

@@ -25,7 +25,8 @@ struct PassiveEndpoint {
   ConnectionRequest* requests = nullptr;
 };
 
-// The handle of the fi_info that FI_CONNREQ brings: until it is accepted or rejected.
+// The handle of the fi_info that FI_CONNREQ brings: until it is accepted or rejected, and the
+// endpoints that were made of it have let it go.
 struct ConnectionRequest {
   struct fid fid;
   PassiveEndpoint* listener = nullptr;  // nullptr: closed meanwhile
@@ -35,10 +36,13 @@ struct ConnectionRequest {
   uint8_t auth_key[32] = {};
   size_t auth_key_bytes = 0;
   ConnectionRequest* next = nullptr;
+  std::atomic<uint32_t> endpoints{0};  // made of it
 };
 // From its listener's list, for who accepts it. False: it is none that waits.
 bool TakeRequest(ConnectionRequest* request);
 void Reject(CmChannel* channel, shm::CmHandle id, const void* data, size_t bytes);
+// By an endpoint made of it, which refuses it if nobody has answered it.
+void DropRequest(ConnectionRequest* request);
 
 enum class ConnectionState : uint8_t { kNone, kConnecting, kAccepting, kConnected, kEnded };
 

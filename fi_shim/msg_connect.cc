@@ -100,9 +100,7 @@ void OnConnectResponse(MsgEndpoint* ep, const shm::CmEvent& event) {
 }
 
 // -FI_EINVAL: the peer's address is not known yet.
-int ResolveRoute(MsgEndpoint* ep) {
-  return AskCm(&ep->id, shm::CmOp::kResolveRoute, kResolveMs);
-}
+int ResolveRoute(MsgEndpoint* ep) { return AskCm(&ep->id, shm::CmOp::kResolveRoute, kResolveMs); }
 
 // Where the route is known: asks the peer.
 int RequestConnection(MsgEndpoint* ep) {
@@ -267,6 +265,7 @@ int Accept(fid_ep* fid, const void* data, size_t bytes) {
   MsgEndpoint* ep = ToMsg(fid);
   ConnectionRequest* from = ep->request;
   if (from == nullptr) return -FI_EINVAL;
+  if (ep->state.load() == ConnectionState::kEnded) return -FI_ECONNABORTED;  // it was refused
   if (ep->state.load() != ConnectionState::kNone) return -FI_EISCONN;
   int error = Prepare(ep);
   shm::CmRequest request = {};
@@ -283,9 +282,11 @@ int Accept(fid_ep* fid, const void* data, size_t bytes) {
   shm::CmConnParam& param = request.connect.param;
   param.responder_resources = std::min(ep->max_rd_atomic, from->responder_resources);
   param.initiator_depth = std::min(ep->max_rd_atomic, from->initiator_depth);
-  ep->request = nullptr;
-  delete from;
-  if (error == 0) error = ToRts(ep);
+  if (error == 0) {
+    ep->request = nullptr;
+    DropRequest(from);
+    error = ToRts(ep);
+  }
   if (error == 0) {
     ep->state.store(ConnectionState::kAccepting);
     request.op = static_cast<uint32_t>(shm::CmOp::kAccept);

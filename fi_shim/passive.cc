@@ -156,7 +156,10 @@ int RejectRequest(fid_pep*, fid_t handle, const void* data, size_t bytes) {
     return -FI_EINVAL;
   }
   auto* request = reinterpret_cast<ConnectionRequest*>(handle);
-  if (TakeRequest(request)) Reject(request->channel, request->id, data, bytes);
+  const bool has_waited = TakeRequest(request);
+  if (has_waited) Reject(request->channel, request->id, data, bytes);
+  // An endpoint made of it, that failed before it was accepted, has still to be closed.
+  if (request->endpoints.load() != 0) return has_waited ? 0 : -FI_EINVAL;
   delete request;
   return 0;
 }
@@ -260,6 +263,11 @@ bool TakeRequest(ConnectionRequest* request) {
   *link = request->next;
   request->listener = nullptr;
   return true;
+}
+
+void DropRequest(ConnectionRequest* request) {
+  if (TakeRequest(request)) Reject(request->channel, request->id, nullptr, 0);
+  if (request->endpoints.fetch_sub(1) == 1) delete request;
 }
 
 void Reject(CmChannel* channel, shm::CmHandle id, const void* data, size_t bytes) {

@@ -66,6 +66,24 @@ FI_CASE("cm.reject_with_data", kMsg) {
   Expect(Equals(told.data, "go away"), "err_data of %zu B", told.data.size());
 }
 
+// Who fails with the endpoint that he made for a request may still refuse the request.
+FI_CASE("cm.reject_after_endpoint", kMsg) {
+  const Listener listener;
+  Caller caller;
+  Need(fi_connect(caller.peer.ep, listener.address.data(), nullptr, 0), "fi_connect");
+  Peer server({});
+  server.request.reset(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
+  server.OpenEndpoint();
+  Need(fi_ep_bind(server.ep, server.eq->Base(), 0), "fi_ep_bind EQ");
+  ExpectError(fi_enable(server.ep), -FI_ENOCQ, "fi_enable without a CQ");
+  Need(fi_reject(listener.pep, server.request->handle, "go away", 7), "fi_reject");
+  Expect(fi_accept(server.ep, nullptr, 0) < 0, "fi_accept of what was rejected");
+  Need(server.ep.Close(), "fi_close of the endpoint");
+  const Event told = NextEvent(*caller.peer.eq);
+  Expect(told.error == FI_ECONNREFUSED, "%s", NameOf(told.error).c_str());
+  Expect(Equals(told.data, "go away"), "err_data of %zu B", told.data.size());
+}
+
 FI_CASE("cm.nobody_listens", kMsg) {
   std::vector<uint8_t> address;
   {
