@@ -216,7 +216,11 @@ ssize_t Post(Endpoint* base, const SendRequest& wanted) {
   if (__builtin_expect(ep->domain->session->KnownDead(), 0)) return -FI_ENODEV;
   Guard guard(ep->lock);
   Target target;
-  if (int error = FindTarget(ep, wanted.dest, &target); error != 0) return error;
+  if (int error = FindTarget(ep, wanted.dest, &target); error != 0) {
+    // What waits for more (FI_MORE) must not wait for what goes nowhere.
+    ep->domain->session->RingDoorbell(ep->qp.doorbell);
+    return error;
+  }
   if (ep->needs_recovery) Recover(ep);
   SendRequest request = wanted;
   request.ah = target.ah;

@@ -26,6 +26,15 @@ constexpr int kHandshakePatienceMs = 50;
 // --- posting
 // --------------------------------------------------------------------------------------
 
+// What was posted with FI_MORE waits for what is posted next, wherever that goes, and whether or
+// not it can be posted. The lock is held.
+void RingHeld(RdmEndpoint* ep) {
+  const Lane* lane = ep->held;
+  ep->held = nullptr;
+  if (lane == nullptr || lane->state != Lane::State::kReady) return;
+  ep->domain->session->RingDoorbell(lane->qp.doorbell);
+}
+
 ssize_t Post(Endpoint* base, const SendRequest& request) {
   auto* ep = static_cast<RdmEndpoint*>(base);
   client::Session* session = ep->domain->session;
@@ -34,9 +43,11 @@ ssize_t Post(Endpoint* base, const SendRequest& request) {
   {
     Guard guard(ep->lock);
     Lane* lane = ep->lanes.Find(request.dest);
+    if (__builtin_expect(ep->held != nullptr && ep->held != lane, 0)) RingHeld(ep);
     const bool is_ready = lane != nullptr && lane->state == Lane::State::kReady &&
                           ep->seen_removals == ep->av->removals.load(std::memory_order_acquire);
     if (__builtin_expect(!is_ready, 0)) {
+      RingHeld(ep);
       const int error = LaneTo(ep, request.dest, &lane, &connecting);
       if (error != 0) return error;
       if (lane->state == Lane::State::kDraining) return -FI_EAGAIN;
@@ -49,8 +60,8 @@ ssize_t Post(Endpoint* base, const SendRequest& request) {
     } else if (operation != nullptr) {
       ep->sends.Give(operation);
     }
-    const bool is_last = (request.flags & FI_MORE) == 0 || error != 0;
-    if (is_last && lane->state == Lane::State::kReady) session->RingDoorbell(lane->qp.doorbell);
+    ep->held = lane;
+    if ((request.flags & FI_MORE) == 0 || error != 0) RingHeld(ep);
     if (error != 0) return error;
   }
   if (connecting != 0 && ep->domain->control_progress != FI_PROGRESS_MANUAL) {
