@@ -383,24 +383,28 @@ void ReleaseHwCq(Endpoint* ep, const Cq* cq, uint64_t entries, HwCq** hw) {
   *hw = nullptr;
 }
 
+// Where what a counter counts completes.
+HwCq* HwOf(const Endpoint& ep, const CounterPlace& place) {
+  constexpr uint64_t kAtReceives = FI_RECV | FI_REMOTE_WRITE | FI_REMOTE_READ;
+  return (place.flag & kAtReceives) != 0 ? ep.rx_hw : ep.tx_hw;
+}
+
 int WatchAll(Endpoint* ep) {
   for (const CounterPlace& place : kCounterPlaces) {
     if (ep->*place.member == nullptr) continue;
-    const bool is_receive = place.member == &Endpoint::cntr_rx ||
-                            place.member == &Endpoint::cntr_remote_write ||
-                            place.member == &Endpoint::cntr_remote_read;
-    const int error = Watch(ep->*place.member, is_receive ? ep->rx_hw : ep->tx_hw);
+    const int error = Watch(ep->*place.member, HwOf(*ep, place));
     if (error != 0) return error;
+    ep->watched_by |= place.flag;
   }
   return 0;
 }
 
+// What WatchAll has done, and no more: other endpoints may have the same counters and CQs.
 void UnwatchAll(Endpoint* ep) {
   for (const CounterPlace& place : kCounterPlaces) {
-    if (ep->*place.member == nullptr) continue;
-    if (ep->tx_hw != nullptr) Unwatch(ep->*place.member, ep->tx_hw);
-    if (ep->rx_hw != nullptr && ep->rx_hw != ep->tx_hw) Unwatch(ep->*place.member, ep->rx_hw);
+    if ((ep->watched_by & place.flag) != 0) Unwatch(ep->*place.member, HwOf(*ep, place));
   }
+  ep->watched_by = 0;
 }
 
 int PrepareReceives(Endpoint* ep) {

@@ -121,6 +121,7 @@ struct Endpoint {
   Cntr* cntr_write = nullptr;
   Cntr* cntr_remote_read = nullptr;
   Cntr* cntr_remote_write = nullptr;
+  uint64_t watched_by = 0;  // counters that look at its CQs, by the flags they are bound by
   Eq* eq = nullptr;
   Av* av = nullptr;
   HwCq* tx_hw = nullptr;  // the CQ's, or its own where it has only counters

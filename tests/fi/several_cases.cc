@@ -80,5 +80,38 @@ FI_CASE("msg.more_before_a_refused_one", kAddressed) {
   Await(pair.b().rx_cq, "what went with FI_MORE before a refused one");
 }
 
+// --- counters ----------------------------------------------------------------------------------
+
+FI_CASE("cntr.survives_another_endpoint", kAddressed) {
+  Fid<fid_cntr> cntr;
+  Wish counted;
+  counted.unenabled = [&](Peer& peer) {
+    cntr = OpenCntr(peer.domain);
+    Need(fi_ep_bind(peer.ep, cntr.Base(), FI_SEND | FI_RECV), "fi_ep_bind counter");
+  };
+  Pair pair(counted, {});
+  Peer& a = pair.a();
+  Fid<fid_ep> second;
+  Need(fi_endpoint(a.domain, a.info.get(), second.Out(), nullptr), "fi_endpoint");
+  Need(fi_ep_bind(second, a.av.Base(), 0), "fi_ep_bind AV");
+  Need(fi_ep_bind(second, a.tx_cq.Base(), FI_TRANSMIT), "fi_ep_bind CQ");
+  Need(fi_ep_bind(second, a.rx_cq.Base(), FI_RECV), "fi_ep_bind CQ");
+  Need(fi_ep_bind(second, cntr.Base(), FI_SEND | FI_RECV), "fi_ep_bind counter");
+  Need(fi_enable(second), "fi_enable");
+  Need(a.ep.Close(), "fi_close of the other endpoint");
+  Memory out(a, 64), in(pair.b(), 64);
+  Receive(pair.b(), in);
+  Need(Post([&] { return fi_send(second, out.data(), 64, out.desc(), a.other, ContextOf(1)); }),
+       "fi_send");
+  // Of this end nothing but the counter is looked at.
+  const long end_ms = NowMs() + 4000L * Patience();
+  uint64_t value = 0;
+  while ((value = fi_cntr_read(cntr)) == 0 && NowMs() < end_ms) {
+    fi_cq_read(pair.b().rx_cq, nullptr, 0);
+  }
+  Expect(value == 1, "%lu counted of the endpoint that is left", value);
+  Need(second.Close(), "fi_close");
+}
+
 }  // namespace
 }  // namespace verbena::fi_test
