@@ -18,6 +18,8 @@
 namespace verbena::fi {
 
 struct Av::State {
+  // Never dropped: addresses may be inserted while another thread sends by others, whatever the
+  // threading model.  Spec: fi_domain(3), threading.
   Lock lock;
   AvStore* store = nullptr;
   AvTable table;
@@ -319,8 +321,6 @@ int OpenAv(fid_domain* base, fi_av_attr* attr, fid_av** out, void* context) {
     delete av;
     return error;
   }
-  // Of a domain's threads one at a time; those that share no CQ may still share an AV.
-  if (domain->threading == FI_THREAD_DOMAIN) state->lock.Elide();
   state->table.SetStore(state->store);
   state->is_asynchronous = (attr->flags & FI_EVENT) != 0;
   av->fid.fid = {FI_CLASS_AV, context, &g_fid_ops};

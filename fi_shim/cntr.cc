@@ -288,6 +288,7 @@ void Count(Cntr* cntr) {
   cntr->value.fetch_add(1, std::memory_order_acq_rel);
   RingIfArmed(cntr);
 }
+void Wake(Cntr* cntr) { RingIfArmed(cntr); }
 void CountError(Cntr* cntr) {
   if (cntr == nullptr) return;
   cntr->errors.fetch_add(1, std::memory_order_acq_rel);

@@ -193,8 +193,9 @@ struct EndpointKind {
   // that came with a WRITE have no operation (nullptr).
   void (*on_send)(Endpoint*, Operation*, const shm::Cqe&);
   void (*on_receive)(Endpoint*, Operation*, const shm::Cqe&);
-  // Advances what needs a program's calls (connecting); from Progress of its CQs. May be nullptr.
-  void (*progress)(Endpoint*);
+  // Advances what needs a program's calls (connecting); from Progress of its CQs, and of which one.
+  // May be nullptr.
+  void (*progress)(Endpoint*, HwCq*);
   // Once, from Progress, when the daemon is gone and the CQ's ring is empty: what is outstanding is
   // to be told as failed. No lock is held.
   void (*on_death)(Endpoint*);

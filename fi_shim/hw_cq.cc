@@ -125,7 +125,7 @@ void ServeMembers(HwCq* hw, bool is_dead) {
       hw->unaware.fetch_sub(1);
       if (endpoint->kind->on_death != nullptr) endpoint->kind->on_death(endpoint);
     } else if (endpoint->kind->progress != nullptr) {
-      endpoint->kind->progress(endpoint);
+      endpoint->kind->progress(endpoint, hw);
     }
   }
   hw->members_lock.Unlock();

@@ -137,9 +137,14 @@ void OnReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
 }
 
 // A program that waits for completions alone learns by them that the connection has ended.
-void OnProgress(Endpoint* base) {
+void OnProgress(Endpoint* base, HwCq* hw) {
   constexpr uint32_t kPollsPerLook = 256;
   MsgEndpoint* ep = ToMsg(base);
+  // seq_cst: pairs with the fence in Wake, of who asks for it.
+  if (__builtin_expect(ep->must_flush_receives.load(), 0) && hw == ep->rx_hw) {
+    ep->must_flush_receives.store(false);
+    FlushEnded(ep);
+  }
   // One that another thread's overwrites does not matter.
   const uint32_t polls = ep->polls.load(std::memory_order_relaxed) + 1;
   ep->polls.store(polls, std::memory_order_relaxed);

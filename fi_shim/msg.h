@@ -61,6 +61,8 @@ struct MsgEndpoint : Endpoint {
   bool is_disabled = false;
   // Of its CQs, which may be two threads', since it last looked for events of its connection.
   std::atomic<uint32_t> polls{0};
+  // The connection has ended: for who reads the CQ of its receives (EndConnection).
+  std::atomic<bool> must_flush_receives{false};
 };
 
 // msg_connect.cc
@@ -68,6 +70,8 @@ extern fi_ops_cm msg_cm_ops;
 // Takes a QP that failed back to where its peer's still is. 0 or a negative FI errno.
 int Resume(MsgEndpoint* ep);
 void EndConnection(MsgEndpoint* ep, bool is_told);
+// Tells what receives have of a connection that has ended.
+void FlushEnded(MsgEndpoint* ep);
 
 // As fi_getname and fi_getpeer give addresses. -FI_ETOOSMALL: cut off; *bytes says what it takes.
 int CopyName(const void* address, size_t address_bytes, void* out, size_t* bytes);

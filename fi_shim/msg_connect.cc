@@ -352,6 +352,15 @@ void EndConnection(MsgEndpoint* ep, bool is_told) {
   if (before == ConnectionState::kEnded) return;
   if (ep->qp.handle != 0) FailHwQp(&ep->qp);
   if (before == ConnectionState::kConnected && is_told) PostCm(ep, FI_SHUTDOWN, {});
+  if (!IsAlone(ep->domain->threading)) return FlushEnded(ep);
+  // By an EQ, or another endpoint's CQ, we are in a thread that is not the one which reads this CQ
+  // and posts receives, and their locks are dropped. That one does the rest.
+  ep->must_flush_receives.store(true);
+  if (ep->rx_cq != nullptr) Wake(ep->rx_cq);
+  if (ep->cntr_rx != nullptr) Wake(ep->cntr_rx);
+}
+
+void FlushEnded(MsgEndpoint* ep) {
   if (ep->rx_hw != nullptr && !ep->domain->session->KnownDead()) Progress(ep->rx_hw);
   FlushReceives(ep);
 }

@@ -178,6 +178,9 @@ void Fail(Cq* cq, const Failure& failure);
 // For the counters of an operation's kind; either may be nullptr.
 void Count(Cntr* cntr);
 void CountError(Cntr* cntr);
+// Who sleeps until something is there looks once more: another thread has left him something to do.
+void Wake(Cq* cq);
+void Wake(Cntr* cntr);
 
 // Takes what the NIC has completed, and hands each to its endpoint (OnCompletion). What every read
 // of a CQ, counter, EQ or poll set does first.

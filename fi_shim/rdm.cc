@@ -104,11 +104,12 @@ void CancelReceives(RdmEndpoint* ep) {
   }
 }
 
-void OnProgress(Endpoint* base) {
-  auto* ep = static_cast<RdmEndpoint*>(base);
+void Advance(RdmEndpoint* ep) {
   PumpLanes(ep);
   if (__builtin_expect(ep->must_cancel_receives.exchange(false), 0)) CancelReceives(ep);
 }
+
+void OnProgress(Endpoint* ep, HwCq*) { Advance(static_cast<RdmEndpoint*>(ep)); }
 
 void OnDeath(Endpoint* base) {
   auto* ep = static_cast<RdmEndpoint*>(base);
@@ -120,7 +121,7 @@ void OnDeath(Endpoint* base) {
 // After an error had disabled it: what was outstanding is over, and told.
 int EnableAgain(RdmEndpoint* ep) {
   constexpr int kPatienceMs = 1'000;
-  OnProgress(ep);
+  Advance(ep);
   for (int waited_ms = 0; ep->lanes_unsettled.load() != 0; ++waited_ms) {
     if (ep->domain->session->KnownDead()) return -FI_ENODEV;
     if (waited_ms == kPatienceMs) return -FI_EBUSY;

@@ -135,9 +135,10 @@ int InitReceives(ReceiveContext* receives, Endpoint* endpoint, size_t size, uint
     error = AllocateGrhs(receives, size * kGrhBytes);
     if (error != 0) return error;
   }
-  if (domain->threading == FI_THREAD_DOMAIN || domain->threading == FI_THREAD_COMPLETION) {
-    receives->lock.Elide();
-  }
+  // A shared context may serve endpoints whose CQs are different threads'.
+  const bool is_alone =
+      endpoint != nullptr ? IsAlone(domain->threading) : domain->threading == FI_THREAD_DOMAIN;
+  if (is_alone) receives->lock.Elide();
   const uint32_t max_sge = iov_limit + 1 + (has_grhs ? 1 : 0);
   return CreateHwSrq(domain, receives->pd, static_cast<uint32_t>(size), max_sge, &receives->srq);
 }

@@ -113,5 +113,118 @@ FI_CASE("cntr.survives_another_endpoint", kAddressed) {
   Need(second.Close(), "fi_close");
 }
 
+// --- threads -----------------------------------------------------------------------------------
+
+std::atomic<bool> g_is_stopped, g_has_ended;
+
+// The thread stands still until another one has been told of the connection's end.
+void StandStill(int) {
+  g_is_stopped = true;
+  for (const long end_ms = NowMs() + 300; !g_has_ended && NowMs() < end_ms;) continue;
+}
+
+// What one round is: messages wait, and while one thread reads them, anywhere in that, another one
+// learns of the connection's end by the EQ. Each receive completes once, with a message or flushed.
+void EndWhileReading(const Wish& wish, int round) {
+  constexpr int kMessages = 300, kReceives = 350;
+  Pair pair(wish);
+  const pthread_t reader = pthread_self();
+  Memory out(pair.a(), 8), in(pair.b(), 8);
+  for (int i = 0; i < kReceives; ++i) Receive(pair.b(), in, i);
+  for (int i = 0; i < kMessages; ++i) {
+    Need(Post([&] {
+           fi_cq_data_entry entry;
+           fi_cq_read(pair.a().tx_cq, &entry, 1);
+           return fi_send(pair.a().ep, out.data(), 8, out.desc(), pair.a().other, ContextOf(i));
+         }),
+         "fi_send");
+  }
+  g_is_stopped = g_has_ended = false;
+  std::atomic<bool> reads = false, is_over = false;
+  std::thread looks_at_eq([&] {
+    uint8_t raw[1024];
+    uint32_t event = 0;
+    while (!is_over) {
+      if (fi_eq_read(*pair.b().eq, &event, raw, sizeof(raw), 0) > 0) g_has_ended = true;
+    }
+  });
+  std::thread ends([&] {
+    while (!reads) continue;
+    for (int i = 0; i < round * 100; ++i) reads.load();
+    pthread_kill(reader, SIGUSR1);
+    while (!g_is_stopped) continue;
+    fi_shutdown(pair.a().ep, 0);
+  });
+  std::vector<int> times(kReceives);
+  int told = 0;
+  reads = true;
+  const long end_ms = NowMs() + 4000L * Patience();
+  while (told < kReceives && NowMs() < end_ms) {
+    const auto got = PollCq(pair.b().rx_cq);
+    if (!got) continue;
+    const long at =
+        static_cast<fi_context2*>(got->context) - static_cast<fi_context2*>(ContextOf(0));
+    if (at >= 0 && at < kReceives) ++times[at];
+    ++told;
+  }
+  is_over = true;
+  ends.join();
+  looks_at_eq.join();
+  for (int i = 0; i < kReceives; ++i) {
+    Expect(times[i] == 1, "round %d, %d told: receive %d came %d times", round, told, i, times[i]);
+  }
+}
+
+// Control interfaces are thread-safe by every model (fi_domain(3)): who reads an EQ may be another
+// thread than the domain's.
+void EqInAnotherThread(fi_threading threading) {
+  Wish wish;
+  wish.hints = [=](fi_info* hints) {
+    hints->domain_attr->threading = threading;
+    hints->rx_attr->size = 512;
+  };
+  signal(SIGUSR1, StandStill);
+  for (int round = 0; round < 40; ++round) EndWhileReading(wish, round);
+}
+FI_CASE("threading.domain_eq_in_another_thread", kMsg, 60) { EqInAnotherThread(FI_THREAD_DOMAIN); }
+FI_CASE("threading.completion_eq_in_another_thread", kMsg, 60) {
+  EqInAnotherThread(FI_THREAD_COMPLETION);
+}
+
+// Who waits for nothing but a CQ or a counter is woken by what another thread's look at the EQ
+// ends.
+FI_CASE("threading.domain_shutdown_wakes", kMsg, 30) {
+  for (const bool is_counter : {false, true}) {
+    std::vector<Fid<fid_cntr>> counters;
+    Wish wish;
+    wish.wait = FI_WAIT_UNSPEC;
+    wish.hints = [](fi_info* hints) { hints->domain_attr->threading = FI_THREAD_DOMAIN; };
+    wish.unenabled = [&](Peer& peer) {
+      counters.push_back(OpenCntr(peer.domain, FI_WAIT_UNSPEC));
+      Need(fi_ep_bind(peer.ep, counters.back().Base(), FI_RECV), "fi_ep_bind counter");
+    };
+    Pair pair(wish);
+    Memory in(pair.b(), 64);
+    Receive(pair.b(), in, 1);
+    std::atomic<bool> is_over = false;
+    std::thread waits([&] {
+      uint8_t raw[1024];
+      uint32_t event = 0;
+      while (!is_over) fi_eq_sread(*pair.b().eq, &event, raw, sizeof(raw), 10, 0);
+    });
+    std::thread ends([&] { fi_shutdown(pair.a().ep, 0); });
+    fi_cq_data_entry entry;
+    const long got = is_counter ? fi_cntr_wait(counters[1], 1, 4000)
+                                : fi_cq_sread(pair.b().rx_cq, &entry, 1, nullptr, 4000);
+    is_over = true;
+    waits.join();
+    ends.join();
+    Expect(got == -FI_EAVAIL, "%s: %s", is_counter ? "fi_cntr_wait" : "fi_cq_sread",
+           NameOf(got).c_str());
+    pair.a().ep.Close();
+    pair.b().ep.Close();
+  }
+}
+
 }  // namespace
 }  // namespace verbena::fi_test
