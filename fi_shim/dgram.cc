@@ -180,7 +180,7 @@ int FindWay(DgramEndpoint* ep, const SockAddress& address, uint32_t* ah) {
 
 // The lock is held.
 int FindTarget(DgramEndpoint* ep, fi_addr_t addr, Target* out) {
-  const uint32_t removals = ep->av->removals.load();
+  const uint32_t removals = ep->av->removals();
   if (removals != ep->removals) {
     ep->targets.Clear();
     ep->removals = removals;

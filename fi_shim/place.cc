@@ -13,7 +13,6 @@
 namespace verbena::fi {
 namespace {
 
-
 // The NIC's address, where the program names none.
 int OwnAddress(Domain* domain, SockAddress* out) {
   constexpr uint32_t kIpv4GidIndex = 1;  // 0 is the link-local one
@@ -166,8 +165,8 @@ void UnmakePlace(RdmEndpoint* ep) {
 fi_addr_t SourceOf(RdmEndpoint* ep, uint32_t number, SockAddress* address) {
   *address = {};
   if (ep->av == nullptr || number == 0) return FI_ADDR_NOTAVAIL;
-  const uint32_t insertions = ep->av->insertions.load(std::memory_order_acquire);
-  const uint32_t removals = ep->av->removals.load(std::memory_order_acquire);
+  const uint32_t insertions = ep->av->insertions();
+  const uint32_t removals = ep->av->removals();
   Guard guard(ep->sources_lock);
   Source* source = SlotOf(ep, number);
   if (source == nullptr) return FI_ADDR_NOTAVAIL;

@@ -45,7 +45,7 @@ ssize_t Post(Endpoint* base, const SendRequest& request) {
     Lane* lane = ep->lanes.Find(request.dest);
     if (__builtin_expect(ep->held != nullptr && ep->held != lane, 0)) RingHeld(ep);
     const bool is_ready = lane != nullptr && lane->state == Lane::State::kReady &&
-                          ep->seen_removals == ep->av->removals.load(std::memory_order_acquire);
+                          ep->seen_removals == ep->av->removals();
     if (__builtin_expect(!is_ready, 0)) {
       RingHeld(ep);
       const int error = LaneTo(ep, request.dest, &lane, &connecting);
