@@ -160,6 +160,10 @@ struct SendRequest {
   uint32_t ah = 0, remote_qpn = 0, remote_qkey = 0;  // of a datagram; its endpoint fills them in
 };
 
+// Of fi_recvmsg. Every receive completes as FI_TRANSMIT_COMPLETE asks for, or later.
+inline constexpr uint64_t kReceiveFlags =
+    FI_COMPLETION | FI_MULTI_RECV | FI_MORE | FI_TRANSMIT_COMPLETE;
+
 // A receive about to be posted.
 struct ReceiveRequest {
   const iovec* iov = nullptr;
