@@ -195,20 +195,29 @@ int Resume(MsgEndpoint* ep) {
 
 int OpenMsgEndpoint(Domain* domain, fi_info* info, fid_ep** out, void* context) {
   ConnectionRequest* request = nullptr;
+  PassiveEndpoint* pep = nullptr;
   if (info->handle != nullptr && info->handle->fclass == FI_CLASS_CONNREQ) {
     request = reinterpret_cast<ConnectionRequest*>(info->handle);
-  } else if (info->handle != nullptr && info->handle->fclass != FI_CLASS_PEP) {
+  } else if (info->handle != nullptr && info->handle->fclass == FI_CLASS_PEP) {
+    pep = reinterpret_cast<PassiveEndpoint*>(info->handle);
+    if (pep->is_listening) return -FI_EINVAL;
+  } else if (info->handle != nullptr) {
     return -FI_EINVAL;
   }
   auto* ep = new (std::nothrow) MsgEndpoint();
   if (ep == nullptr) return -FI_ENOMEM;
-  const int error = OpenEndpoint(domain, info, &kMsgKind, ep, context);
+  int error = OpenEndpoint(domain, info, &kMsgKind, ep, context);
   if (error != 0) {
     delete ep;
     return error;
   }
   ep->fid.cm = &msg_cm_ops;
-  ep->cm_data_bytes = kRequestDataBytes - kCmTrailerBytes - info->ep_attr->auth_key_size;
+  if (pep != nullptr && (error = AcquireAddress(pep, ep->info)) != 0) {
+    fi_close(&ep->fid.fid);
+    return error;
+  }
+  // The key that goes along may be the domain's.
+  ep->cm_data_bytes = kRequestDataBytes - kCmTrailerBytes - AuthKeyOf(domain, info->ep_attr).bytes;
   ep->request = request;
   if (request != nullptr) request->endpoints.fetch_add(1);
   *out = &ep->fid;

@@ -25,6 +25,10 @@ struct PassiveEndpoint {
   ConnectionRequest* requests = nullptr;
 };
 
+// What an active endpoint opened by its handle has from then on: the address that it has reserved.
+// It is free until the endpoint connects. -FI_ENOMEM.
+int AcquireAddress(PassiveEndpoint* pep, fi_info* info);
+
 // The handle of the fi_info that FI_CONNREQ brings: until it is accepted or rejected, and the
 // endpoints that were made of it have let it go.
 struct ConnectionRequest {

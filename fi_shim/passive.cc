@@ -254,6 +254,18 @@ fi_ops_cm g_cm_ops = {
 
 }  // namespace
 
+int AcquireAddress(PassiveEndpoint* pep, fi_info* info) {
+  sockaddr_in6 name = {};
+  size_t bytes = sizeof(name);
+  const int error = pep->id.handle != 0
+                        ? GetName(&pep->fid.fid, &name, &bytes)
+                        : CopyName(pep->info->src_addr, pep->info->src_addrlen, &name, &bytes);
+  if (error != 0) return 0;  // it has none
+  if (!SetAddress(&info->src_addr, &info->src_addrlen, &name, bytes)) return -FI_ENOMEM;
+  CloseCmId(&pep->id);
+  return 0;
+}
+
 bool TakeRequest(ConnectionRequest* request) {
   MutexGuard guard(g_requests_mutex);
   if (request->listener == nullptr) return false;

@@ -244,6 +244,31 @@ void OtherKeyDoesNot(bool of_domain) {
   const auto got = AwaitAny(server.rx_cq, 700);
   Expect(!got || got->error != 0, "different keys, and a message arrives");
 }
+// What FI_OPT_CM_DATA_SIZE says can be sent, beside a key of the domain's.
+FI_CASE("auth.domain_key_leaves_cm_data", kMsg) {
+  const Wish wish = Keyed(7, true, FI_MSG);
+  NeedKey(wish, true);
+  const Listener listener(wish);
+  Peer peer(wish);
+  free(peer.info->ep_attr->auth_key);  // the domain's is for endpoints that have none
+  peer.info->ep_attr->auth_key = nullptr;
+  peer.info->ep_attr->auth_key_size = 0;
+  peer.OpenEndpoint();
+  peer.Bind();
+  peer.Enable();
+  size_t size = 0, length = sizeof(size);
+  Need(fi_getopt(peer.ep.Base(), FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &size, &length),
+       "FI_OPT_CM_DATA_SIZE");
+  const std::vector<uint8_t> data(size, 5);
+  Need(fi_connect(peer.ep, listener.address.data(), data.data(), data.size()), "fi_connect");
+  const Event request = AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's");
+  const Info asks(request.info);
+  Expect(request.data.size() >= size && memcmp(request.data.data(), data.data(), size) == 0,
+         "%zu of %zu B arrived", request.data.size(), size);
+  Need(fi_reject(listener.pep, asks->handle, nullptr, 0), "fi_reject");
+  Note("%zu B", size);
+}
+
 FI_CASE("auth.domain_key_other", kAll) { OtherKeyDoesNot(true); }
 FI_CASE("auth.endpoint_key_other", kAll) { OtherKeyDoesNot(false); }
 

@@ -174,6 +174,32 @@ FI_CASE("cm.data_size_option", kMsg) {
   Note("%zu B; more: %s", size, NameOf(result).c_str());
 }
 
+// fi_endpoint(3): an active endpoint acquires the address that a passive one has reserved.
+FI_CASE("cm.endpoint_of_a_passive_one", kMsg) {
+  const Listener listener;
+  Peer peer({});
+  Fid<fid_pep> pep;
+  Need(fi_passive_ep(peer.fabric, peer.info.get(), pep.Out(), nullptr), "fi_passive_ep");
+  Need(fi_pep_bind(pep, peer.eq->Base(), 0), "fi_pep_bind");
+  std::vector<uint8_t> reserved(512), own(512);
+  size_t length = reserved.size();
+  Need(fi_getname(pep.Base(), reserved.data(), &length), "fi_getname");
+  reserved.resize(length);
+  peer.info->handle = pep.Base();
+  peer.OpenEndpoint();
+  peer.info->handle = nullptr;
+  Need(pep.Close(), "fi_close of the passive endpoint");
+  peer.Bind();
+  peer.Enable();
+  Need(fi_connect(peer.ep, listener.address.data(), nullptr, 0), "fi_connect");
+  const Info request(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
+  length = own.size();
+  Need(fi_getname(peer.ep.Base(), own.data(), &length), "fi_getname");
+  own.resize(length);
+  Expect(own == reserved, "it has another address than the passive endpoint had");
+  Need(fi_reject(listener.pep, request->handle, nullptr, 0), "fi_reject");
+}
+
 FI_CASE("cm.many_from_one_listener", kMsg) {
   const Listener listener;
   std::vector<std::unique_ptr<Caller>> callers;
