@@ -48,6 +48,7 @@ struct Eq;
 struct Cntr;
 struct Av;
 struct Mr;
+struct DeviceRange;
 struct Endpoint;
 struct HmemOverride;
 struct HwCq;

@@ -356,10 +356,12 @@ FI_CASE("mr_iov_limit", kReliable) {
 // --- FI_SET_OPS_HMEM_OVERRIDE ------------------------------------------------------------------
 
 size_t g_from_bytes, g_to_bytes;
+fi_hmem_iface g_from_iface;
 
-ssize_t CopyFrom(void* to, size_t size, fi_hmem_iface, uint64_t, const iovec* from, size_t count,
-                 uint64_t offset) {
+ssize_t CopyFrom(void* to, size_t size, fi_hmem_iface iface, uint64_t, const iovec* from,
+                 size_t count, uint64_t offset) {
   size_t done = 0;
+  g_from_iface = iface;
   for (size_t i = 0; i < count && done < size; ++i) {
     if (offset >= from[i].iov_len) {
       offset -= from[i].iov_len;
@@ -441,6 +443,38 @@ FI_CASE("domain.set_ops_hmem_rma", kReliable) {
   Expect(local.Has(4, kBytes), "wrong bytes");
   Expect(g_from_bytes >= kBytes && g_to_bytes >= kBytes,
          "a read: the functions moved %zu out and %zu in", g_from_bytes, g_to_bytes);
+}
+
+// A region of a device's memory stays one when another of the same bytes, said to be the system's,
+// is closed.
+FI_CASE("domain.set_ops_hmem_same_range", kAll) {
+  Wish wish = {.caps = FI_MSG | FI_HMEM, .mr_mode = kAnyMrMode | FI_MR_HMEM};
+  wish.cq_attr = [](fi_cq_attr&, Ground& ground) { SetOverride(ground.domain); };
+  Pair pair(wish);
+  Memory out(pair.a(), 1000), in(pair.b(), 1000);
+  const iovec place = {out.data(), out.size()};
+  fi_mr_attr attr = {};
+  attr.mr_iov = &place;
+  attr.iov_count = 1;
+  attr.access = FI_SEND;
+  attr.requested_key = NextKey();
+  attr.iface = FI_HMEM_CUDA;
+  Fid<fid_mr> of_device, of_system;
+  Need(fi_mr_regattr(pair.a().domain, &attr, 0, of_device.Out()), "fi_mr_regattr");
+  attr.requested_key = NextKey();
+  attr.iface = FI_HMEM_SYSTEM;
+  Need(fi_mr_regattr(pair.a().domain, &attr, 0, of_system.Out()), "fi_mr_regattr");
+  Need(of_system.Close(), "fi_close");
+  g_from_iface = FI_HMEM_SYSTEM;
+  Receive(pair.b(), in);
+  Need(Post([&] {
+         return fi_send(pair.a().ep, out.data(), 1000, fi_mr_desc(of_device), pair.a().other,
+                        ContextOf(1));
+       }),
+       "fi_send");
+  Await(pair.b().rx_cq, "the receive");
+  Expect(g_from_iface == FI_HMEM_CUDA, "the function is told that it is memory of kind %d",
+         g_from_iface);
 }
 
 FI_CASE("domain.set_ops_hmem_bad", kOnce) {
