@@ -392,9 +392,11 @@ HwCq* HwOf(const Endpoint& ep, const CounterPlace& place) {
 int WatchAll(Endpoint* ep) {
   for (const CounterPlace& place : kCounterPlaces) {
     if (ep->*place.member == nullptr) continue;
-    const int error = Watch(ep->*place.member, HwOf(*ep, place));
+    int error = Watch(ep->*place.member, HwOf(*ep, place));
     if (error != 0) return error;
     ep->watched_by |= place.flag;
+    if (ep->progress_fd >= 0) error = AddWakeFd(ep->*place.member, ep->progress_fd);
+    if (error != 0) return error;
   }
   return 0;
 }
@@ -402,7 +404,9 @@ int WatchAll(Endpoint* ep) {
 // What WatchAll has done, and no more: other endpoints may have the same counters and CQs.
 void UnwatchAll(Endpoint* ep) {
   for (const CounterPlace& place : kCounterPlaces) {
-    if ((ep->watched_by & place.flag) != 0) Unwatch(ep->*place.member, HwOf(*ep, place));
+    if ((ep->watched_by & place.flag) == 0) continue;
+    if (ep->progress_fd >= 0) RemoveWakeFd(ep->*place.member, ep->progress_fd);
+    Unwatch(ep->*place.member, HwOf(*ep, place));
   }
   ep->watched_by = 0;
 }
