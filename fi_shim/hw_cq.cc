@@ -264,7 +264,8 @@ void Arm(HwCq* hw) {
 }
 
 void TakeEvents(HwCq* hw) {
-  if (hw->channel_fd < 0) return;
+  // A forked child must not take its parent's.
+  if (hw->channel_fd < 0 || hw->domain->session->IsForkedCopy()) return;
   client::NoCancel no_cancel;
   const int saved_errno = errno;
   for (;;) {

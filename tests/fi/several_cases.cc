@@ -226,5 +226,59 @@ FI_CASE("threading.domain_shutdown_wakes", kMsg, 30) {
   }
 }
 
+// --- processes ---------------------------------------------------------------------------------
+
+// A child that closes what it inherited leaves its parent's as it is.
+void ChildCloses(fi_wait_obj wait) {
+  Wish wish;
+  wish.wait = wait;
+  Pair pair(wish);
+  Memory out(pair.a(), 64), in(pair.b(), 64);
+  Receive(pair.b(), in, 1);
+  const pid_t child = fork();
+  if (child == 0) {
+    // Not by what ends a case: its answer would be the case's.
+    fi_close(pair.b().ep.Base());
+    fi_close(pair.b().rx_cq.Base());
+    _exit(0);
+  }
+  int status = 0;
+  const long end_ms = NowMs() + 4000L * Patience();
+  pid_t ended = 0;
+  while ((ended = waitpid(child, &status, WNOHANG)) == 0 && NowMs() < end_ms) usleep(1000);
+  if (ended == 0) kill(child, SIGKILL);
+  Expect(ended == child && WIFEXITED(status), "the child does not come to its end");
+  fid_t waited = pair.b().rx_cq.Base();
+  fi_mutex_cond pair_of_wait = {};
+  const bool has_cond = wait == FI_WAIT_MUTEX_COND;
+  if (has_cond) Need(fi_control(waited, FI_GETWAIT, &pair_of_wait), "FI_GETWAIT");
+  std::thread sender([&] {
+    usleep(50'000);  // so that the other end sleeps; it is right, if not tested, without
+    Send(pair.a(), out, 2);
+    while (!PollCq(pair.a().tx_cq)) {
+    }
+  });
+  fi_cq_data_entry entry;
+  long got = 0;
+  if (has_cond) {
+    timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 4;
+    pthread_mutex_lock(pair_of_wait.mutex);
+    int timed_out = 0;
+    while (timed_out == 0 && fi_trywait(pair.b().fabric, &waited, 1) == 0) {
+      timed_out = pthread_cond_timedwait(pair_of_wait.cond, pair_of_wait.mutex, &until);
+    }
+    pthread_mutex_unlock(pair_of_wait.mutex);
+    got = timed_out != 0 ? -timed_out : fi_cq_read(pair.b().rx_cq, &entry, 1);
+  } else {
+    got = fi_cq_sread(pair.b().rx_cq, &entry, 1, nullptr, 4000);
+  }
+  sender.join();
+  Expect(got == 1, "who waits for a message is not woken: %s", NameOf(got).c_str());
+}
+FI_CASE("fork.child_closes", kAll, 20) { ChildCloses(FI_WAIT_UNSPEC); }
+FI_CASE("fork.child_closes_mutex_cond", kAll, 20) { ChildCloses(FI_WAIT_MUTEX_COND); }
+
 }  // namespace
 }  // namespace verbena::fi_test
