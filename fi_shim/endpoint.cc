@@ -454,10 +454,6 @@ int PrepareQueues(Endpoint* ep, uint64_t send_entries, uint64_t receive_entries)
       ep->has_shared_room = error == 0;
     }
   }
-  // What comes by lanes has no QP of the endpoint's: it is found by its CQ.
-  const bool is_found_by_cq =
-      error == 0 && ep->receives->is_shared && ep->info->ep_attr->type == FI_EP_RDM;
-  if (is_found_by_cq) RegisterReceiver(ep->receives, ep);
   if (error == 0) error = WatchAll(ep);
   if (error != 0) ReleaseQueues(ep);
   return error;
@@ -493,7 +489,7 @@ void OnCompletion(HwCq* hw, const shm::Cqe& cqe) {
   auto* operation = reinterpret_cast<Operation*>(cqe.wr_id);
   Endpoint* ep = operation->endpoint;
   if (cqe.is_send != 0) return ep->kind->on_send(ep, operation, cqe);
-  if (ep == nullptr) ep = FindReceiver(operation->receives, cqe.qp_handle, hw);
+  if (ep == nullptr) ep = FindReceiver(operation->receives, ReceiverOf(cqe), hw);
   if (ep != nullptr) return ep->kind->on_receive(ep, operation, cqe);
   // Of an endpoint that was closed meanwhile.
   Guard guard(operation->receives->lock);

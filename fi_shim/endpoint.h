@@ -83,7 +83,10 @@ struct ReceiveContext {
   // The number by which the NIC knows a source (shm::RecvMark); nullptr: all receives are anyone's.
   int (*source_of)(ReceiveContext*, fi_addr_t, uint32_t*) = nullptr;
   void* source_context = nullptr;
-  // Of a shared one, whose completions name the QP: the endpoints, by their QP's handle.
+  // A shared one of endpoints with FI_DIRECTED_RECV: each of them numbers its sources for itself,
+  // so that receives of one source can't be taken.
+  bool refuses_directed = false;
+  // Of a shared one, whose completions say whose they are: the endpoints, by their `receive_qp`.
   static constexpr size_t kBuckets = 64;
   Endpoint* by_qp[kBuckets] = {};
   pthread_mutex_t rooms_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -141,7 +144,7 @@ struct Endpoint {
   bool counts_remote_by_nic = false;  // FI_RMA_EVENT: the NIC counts in cntr_remote_…
   std::atomic<uint32_t> users{0};     // MRs bound
   Endpoint* next_by_qp = nullptr;     // ReceiveContext.by_qp
-  shm::Handle receive_qp = 0;         // whose handle completions of receives have
+  uint64_t receive_qp = 0;            // whose completions of receives are its own: ReceiverOf
 };
 
 // A message or RMA about to be posted, whatever call it came by.
@@ -231,8 +234,14 @@ void FlushSends(Endpoint* ep);
 ssize_t CancelReceive(ReceiveContext* receives, Endpoint* ep, const void* context);
 void RegisterReceiver(ReceiveContext* receives, Endpoint* ep);
 void UnregisterReceiver(ReceiveContext* receives, Endpoint* ep);
-// Of lanes `qp` is 0: then it is the RDM endpoint that has their completions in `hw`.
-Endpoint* FindReceiver(ReceiveContext* receives, shm::Handle qp, const HwCq* hw);
+// Who a completion of a shared receive says that it is of: the QP, or of an RDM endpoint the place,
+// whose handles are other ones. 0: that a receive is released says nobody in particular; then it is
+// an endpoint that has completions in `hw`.
+inline uint64_t ReceiverOfPlace(shm::Handle place) { return uint64_t{place} << 32; }
+inline uint64_t ReceiverOf(const shm::Cqe& cqe) {
+  return cqe.place != 0 ? ReceiverOfPlace(cqe.place) : cqe.qp_handle;
+}
+Endpoint* FindReceiver(ReceiveContext* receives, uint64_t receiver, const HwCq* hw);
 // grh.cc: where the GRHs of a DGRAM endpoint's receives go, apart from the program's buffers.
 int AllocateGrhs(ReceiveContext* receives, size_t bytes);
 void FreeGrhs(ReceiveContext* receives);

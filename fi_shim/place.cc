@@ -146,6 +146,9 @@ int MakePlace(RdmEndpoint* ep) {
   error = Execute(ep->domain, shm::CommandOp::kCreatePlace, request, &reply);
   if (error != 0) return error;
   ep->place = reply.place;
+  // Before the first lane comes.
+  ep->receive_qp = ReceiverOfPlace(reply.place);
+  if (ep->receives->is_shared) RegisterReceiver(ep->receives, ep);
   error = ServePlace(ep, request.token);
   if (error != 0) UnmakePlace(ep);
   return error;

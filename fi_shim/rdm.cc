@@ -148,7 +148,9 @@ int Enable(Endpoint* base) {
   ep->progress_fd = ep->cm_fd;
   if (error == 0) error = PrepareQueues(ep, send_entries, info.rx_attr->size);
   if (error != 0) return error;
-  if ((info.caps & FI_DIRECTED_RECV) != 0 && !ep->receives->is_shared) {
+  if ((info.caps & FI_DIRECTED_RECV) != 0 && ep->receives->is_shared) {
+    ep->receives->refuses_directed = true;
+  } else if ((info.caps & FI_DIRECTED_RECV) != 0) {
     ep->receives->source_of = NumberOfSource;
     ep->receives->source_context = ep;
   }

@@ -80,6 +80,79 @@ FI_CASE("msg.more_before_a_refused_one", kAddressed) {
   Await(pair.b().rx_cq, "what went with FI_MORE before a refused one");
 }
 
+// --- shared receive contexts -------------------------------------------------------------------
+
+// Two endpoints of one domain that share a CQ and a receive context, and a sender to each. The
+// first one's sender is the second source that its NIC numbers, and the second one's the first.
+struct TwoAtOne {
+  explicit TwoAtOne(uint64_t caps);
+  Wish wish;
+  std::unique_ptr<Peer> home;
+  Fid<fid_ep> srx;
+  std::vector<Fid<fid_cntr>> counters;
+  std::vector<Fid<fid_ep>> eps;
+  std::vector<std::unique_ptr<Lone>> senders;
+  fi_addr_t numbers[2] = {};  // of the senders, to `home`
+};
+
+TwoAtOne::TwoAtOne(uint64_t caps) : wish{.caps = caps} {
+  wish.chosen = [](fi_info* info) { info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT; };
+  home = std::make_unique<Peer>(wish);
+  home->info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+  Need(fi_srx_context(home->domain, home->info->rx_attr, srx.Out(), nullptr), "fi_srx_context");
+  for (int i = 0; i < 2; ++i) {
+    counters.push_back(OpenCntr(home->domain));
+    Fid<fid_ep> ep;
+    Need(fi_endpoint(home->domain, home->info.get(), ep.Out(), nullptr), "fi_endpoint");
+    Need(fi_ep_bind(ep, home->av.Base(), 0), "fi_ep_bind AV");
+    Need(fi_ep_bind(ep, home->tx_cq.Base(), FI_TRANSMIT), "fi_ep_bind CQ");
+    Need(fi_ep_bind(ep, home->rx_cq.Base(), FI_RECV), "fi_ep_bind CQ");
+    Need(fi_ep_bind(ep, srx.Base(), 0), "fi_ep_bind shared receive context");
+    Need(fi_ep_bind(ep, counters.back().Base(), FI_RECV), "fi_ep_bind counter");
+    Need(fi_enable(ep), "fi_enable");
+    eps.push_back(std::move(ep));
+    senders.push_back(std::make_unique<Lone>(Wish{.caps = caps}));
+    senders[i]->other = Introduce(*senders[i], eps[i]);
+    numbers[i] = Introduce(*home, senders[i]->ep);
+  }
+}
+
+FI_CASE("srx.source_and_counter_of_each", kRdm) {
+  TwoAtOne two(FI_MSG | FI_SOURCE);
+  Memory in(*two.home, 4 * 64);
+  for (int i = 0; i < 4; ++i) {
+    Need(fi_recv(two.srx, in.data() + 64 * i, 64, in.desc(), FI_ADDR_UNSPEC, ContextOf(i)),
+         "fi_recv of the shared context");
+  }
+  for (const int i : {1, 0, 1, 1}) {
+    Memory out(*two.senders[i], 64);
+    Send(*two.senders[i], out);
+    const Completion got = Await(two.home->rx_cq, "a receive");
+    Expect(got.source == two.numbers[i], "a message of %lld is said to come from %lld",
+           static_cast<long long>(two.numbers[i]), static_cast<long long>(got.source));
+    Await(two.senders[i]->tx_cq, "a send");
+  }
+  const uint64_t first = fi_cntr_read(two.counters[0]), second = fi_cntr_read(two.counters[1]);
+  Expect(first == 1 && second == 3, "counted: %lu of 1 and %lu of 3", first, second);
+}
+
+FI_CASE("srx.directed_recv", kRdm) {
+  TwoAtOne two(FI_MSG | FI_SOURCE | FI_DIRECTED_RECV);
+  Memory in(*two.home, 2 * 64);
+  for (const int i : {1, 0}) {
+    Need(fi_recv(two.srx, in.data() + 64 * i, 64, in.desc(), two.numbers[i], ContextOf(i)),
+         "fi_recv of the shared context, of one sender");
+  }
+  for (const int i : {0, 1}) {
+    Memory out(*two.senders[i], 64);
+    out.Fill(i + 1);
+    Send(*two.senders[i], out);
+    Expect(Await(two.home->rx_cq, "a receive").context == ContextOf(i), "another's receive");
+    Expect(in.Has(i + 1, 64, 64 * i), "wrong bytes");
+    Await(two.senders[i]->tx_cq, "a send");
+  }
+}
+
 // --- counters ----------------------------------------------------------------------------------
 
 FI_CASE("cntr.survives_another_endpoint", kAddressed) {
