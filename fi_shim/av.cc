@@ -18,6 +18,8 @@
 namespace verbena::fi {
 
 struct Av::State {
+  // Never dropped: addresses may be inserted while another thread sends by others, whatever the
+  // threading model.  Spec: fi_domain(3), threading.
   Lock lock;
   AvStore* store = nullptr;
   AvTable table;
@@ -73,9 +75,9 @@ class Insertion {
 
   // What the call returns.
   int End() {
-    if (done_ != 0) av_->insertions.fetch_add(1, std::memory_order_release);
+    if (done_ != 0) av_->own_insertions.fetch_add(1, std::memory_order_release);
     // Who remembers what an address was called has to ask anew.
-    if (done_ != 0 && has_user_ids_) av_->removals.fetch_add(1, std::memory_order_release);
+    if (done_ != 0 && has_user_ids_) av_->own_removals.fetch_add(1, std::memory_order_release);
     if (!av_->state->is_asynchronous) return static_cast<int>(done_);
     const fi_eq_entry entry = {&av_->fid.fid, context_, done_};
     Post(av_->state->eq, FI_AV_COMPLETE, &entry, sizeof(entry));
@@ -209,7 +211,7 @@ int Remove(fid_av* base, fi_addr_t* numbers, size_t count, uint64_t flags) {
     if (is_gone) SetUserId(av->state, numbers[i], FI_ADDR_NOTAVAIL);
     has_removed |= is_gone;
   }
-  if (has_removed) av->removals.fetch_add(1, std::memory_order_release);
+  if (has_removed) av->own_removals.fetch_add(1, std::memory_order_release);
   return error;
 }
 
@@ -277,7 +279,7 @@ int PathOf(const Domain* domain, const char* name, std::string* path) {
   return 0;
 }
 
-int OpenStore(const Domain* domain, fi_av_attr* attr, AvStore** out) {
+int OpenStore(const Domain* domain, fi_av_attr* attr, Av* av, AvStore** out) {
   if (attr->name == nullptr) {
     *out = new (std::nothrow) PrivateAvStore();
     if (*out == nullptr) return -FI_ENOMEM;
@@ -292,6 +294,7 @@ int OpenStore(const Domain* domain, fi_av_attr* attr, AvStore** out) {
   attr->type = store->type();
   // Numbers mean the same wherever it is mapped.
   if (attr->map_addr == nullptr) attr->map_addr = store->base();
+  av->others = store->generation();
   *out = store;
   return 0;
 }
@@ -312,15 +315,13 @@ int OpenAv(fid_domain* base, fi_av_attr* attr, fid_av** out, void* context) {
   auto* av = new (std::nothrow) Av();
   auto* state = new (std::nothrow) Av::State();
   const int error =
-      av == nullptr || state == nullptr ? -FI_ENOMEM : OpenStore(domain, attr, &state->store);
+      av == nullptr || state == nullptr ? -FI_ENOMEM : OpenStore(domain, attr, av, &state->store);
   if (error != 0) {
     if (state != nullptr) delete state->store;
     delete state;
     delete av;
     return error;
   }
-  // Of a domain's threads one at a time; those that share no CQ may still share an AV.
-  if (domain->threading == FI_THREAD_DOMAIN) state->lock.Elide();
   state->table.SetStore(state->store);
   state->is_asynchronous = (attr->flags & FI_EVENT) != 0;
   av->fid.fid = {FI_CLASS_AV, context, &g_fid_ops};

@@ -150,6 +150,8 @@ fi_av_type SharedAvStore::type() const {
   return head_->type == FI_AV_TABLE ? FI_AV_TABLE : FI_AV_MAP;
 }
 
+const std::atomic<uint32_t>* SharedAvStore::generation() const { return &head_->generation; }
+
 AvEntry* SharedAvStore::entries() { return reinterpret_cast<AvEntry*>(head_ + 1); }
 
 uint32_t SharedAvStore::EntriesInFile() {

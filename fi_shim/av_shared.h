@@ -20,6 +20,8 @@ class SharedAvStore : public AvStore {
 
   void* base() { return head_; }
   fi_av_type type() const;
+  // What Generation reads.
+  const std::atomic<uint32_t>* generation() const;
 
   AvEntry* entries() override;
   uint32_t Count() override;

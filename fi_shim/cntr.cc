@@ -118,14 +118,23 @@ bool ArmAndLook(Cntr* cntr, uint64_t value, uint64_t errors, bool* can_sleep) {
   bool has_more = false;
   Guard guard(state->lock);
   for (const Watched& watched : state->watched) {
-    // No fd tells when an endpoint has something to do of its own (connecting).
-    if (watched.hw->channel_fd < 0 || watched.hw->with_progress.load() != 0) *can_sleep = false;
+    if (watched.hw->channel_fd < 0) *can_sleep = false;
     TakeEvents(watched.hw);
     Arm(watched.hw);
     Progress(watched.hw);
     has_more |= HasMore(watched.hw) && (watched.hw->cq == nullptr || !HasEntries(watched.hw->cq));
   }
   return has_more || ValueOf(cntr) != value || ErrorsOf(cntr) != errors;
+}
+
+// Not of all that endpoints have to do by themselves an fd tells (a MSG endpoint's connection
+// ends). Who waits in our own call need not miss it.
+bool HasProgress(Cntr* cntr) {
+  Guard guard(cntr->state->lock);
+  for (const Watched& watched : cntr->state->watched) {
+    if (watched.hw->with_progress.load() != 0) return true;
+  }
+  return false;
 }
 
 int WaitFor(fid_cntr* base, uint64_t threshold, int timeout_ms) {
@@ -143,7 +152,7 @@ int WaitFor(fid_cntr* base, uint64_t threshold, int timeout_ms) {
     if (deadline.HasPassed()) return -FI_ETIMEDOUT;
     bool can_sleep = false;
     if (state->waiter.HasFd() && ArmAndLook(cntr, value, errors, &can_sleep)) continue;
-    if (can_sleep || !state->waiter.HasFd()) {
+    if ((can_sleep && !HasProgress(cntr)) || !state->waiter.HasFd()) {
       state->waiter.Sleep(deadline);
     } else {
       sched_yield();
@@ -272,6 +281,13 @@ int Watch(Cntr* cntr, HwCq* hw) {
   return state->watched.Push({hw, 1}) ? 0 : -FI_ENOMEM;
 }
 
+int AddWakeFd(Cntr* cntr, int fd) {
+  return cntr->state->waiter.HasFd() ? cntr->state->waiter.AddFd(fd) : 0;
+}
+void RemoveWakeFd(Cntr* cntr, int fd) {
+  if (cntr->state->waiter.HasFd()) cntr->state->waiter.RemoveFd(fd);
+}
+
 void Unwatch(Cntr* cntr, HwCq* hw) {
   Cntr::State* state = cntr->state;
   Guard guard(state->lock);
@@ -288,6 +304,7 @@ void Count(Cntr* cntr) {
   cntr->value.fetch_add(1, std::memory_order_acq_rel);
   RingIfArmed(cntr);
 }
+void Wake(Cntr* cntr) { RingIfArmed(cntr); }
 void CountError(Cntr* cntr) {
   if (cntr == nullptr) return;
   cntr->errors.fetch_add(1, std::memory_order_acq_rel);

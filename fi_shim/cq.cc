@@ -294,6 +294,13 @@ int TryWait(Cq* cq) {
   return ArmAndLook(cq, 1) ? -FI_EAGAIN : 0;
 }
 
+void Wake(Cq* cq) {
+  // Pairs with the store of the mark in ArmAndLook: either the sleeper sees what there is to do, or
+  // we see its mark.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  RingIfArmed(cq->state);
+}
+
 void Complete(Cq* cq, const Completion& completion) {
   Cq::State* state = cq->state;
   Guard guard(cq->lock);

@@ -63,23 +63,26 @@ int FindGid(DgramEndpoint* ep) {
   }
   const bool is_wildcard =
       is_named && wanted.sa.sa_family == AF_INET && wanted.in.sin_addr.s_addr == INADDR_ANY;
-  const shm::PortRequest request = {1, 0};
-  shm::QueryGidTableReply reply = {};
-  const int error = Execute(ep->domain, shm::CommandOp::kQueryGidTable, request, &reply);
-  if (error != 0) return error;
-  for (uint32_t i = 0; i < std::min(reply.count, shm::kGidEntriesPerReply); ++i) {
-    const shm::GidEntry& entry = reply.entries[i];
-    Gid gid;
-    memcpy(gid.raw.data(), entry.raw, sizeof(entry.raw));
-    const bool is_it = is_named && !is_wildcard
-                           ? memcmp(entry.raw, wanted_gid, sizeof(wanted_gid)) == 0
-                           : gid.IsIpv4Mapped();
-    if (!is_it) continue;
-    ep->sgid_index = static_cast<uint8_t>(entry.index);
-    SetGid(entry.raw, &ep->name);
-    return 0;
+  shm::PortRequest request = {1, 0};
+  for (;;) {
+    shm::QueryGidTableReply reply = {};
+    const int error = Execute(ep->domain, shm::CommandOp::kQueryGidTable, request, &reply);
+    if (error != 0) return error;
+    for (uint32_t i = 0; i < std::min(reply.count, shm::kGidEntriesPerReply); ++i) {
+      const shm::GidEntry& entry = reply.entries[i];
+      Gid gid;
+      memcpy(gid.raw.data(), entry.raw, sizeof(entry.raw));
+      const bool is_it = is_named && !is_wildcard
+                             ? memcmp(entry.raw, wanted_gid, sizeof(wanted_gid)) == 0
+                             : gid.IsIpv4Mapped();
+      if (!is_it) continue;
+      ep->sgid_index = static_cast<uint8_t>(entry.index);
+      SetGid(entry.raw, &ep->name);
+      return 0;
+    }
+    if (reply.next_index <= request.index) return -FI_EADDRNOTAVAIL;
+    request.index = reply.next_index;
   }
-  return -FI_EADDRNOTAVAIL;
 }
 
 int ToRts(DgramEndpoint* ep) {
@@ -180,7 +183,7 @@ int FindWay(DgramEndpoint* ep, const SockAddress& address, uint32_t* ah) {
 
 // The lock is held.
 int FindTarget(DgramEndpoint* ep, fi_addr_t addr, Target* out) {
-  const uint32_t removals = ep->av->removals.load();
+  const uint32_t removals = ep->av->removals();
   if (removals != ep->removals) {
     ep->targets.Clear();
     ep->removals = removals;
@@ -216,7 +219,11 @@ ssize_t Post(Endpoint* base, const SendRequest& wanted) {
   if (__builtin_expect(ep->domain->session->KnownDead(), 0)) return -FI_ENODEV;
   Guard guard(ep->lock);
   Target target;
-  if (int error = FindTarget(ep, wanted.dest, &target); error != 0) return error;
+  if (int error = FindTarget(ep, wanted.dest, &target); error != 0) {
+    // What waits for more (FI_MORE) must not wait for what goes nowhere.
+    ep->domain->session->RingDoorbell(ep->qp.doorbell);
+    return error;
+  }
   if (ep->needs_recovery) Recover(ep);
   SendRequest request = wanted;
   request.ah = target.ah;

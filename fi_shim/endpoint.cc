@@ -383,24 +383,32 @@ void ReleaseHwCq(Endpoint* ep, const Cq* cq, uint64_t entries, HwCq** hw) {
   *hw = nullptr;
 }
 
+// Where what a counter counts completes.
+HwCq* HwOf(const Endpoint& ep, const CounterPlace& place) {
+  constexpr uint64_t kAtReceives = FI_RECV | FI_REMOTE_WRITE | FI_REMOTE_READ;
+  return (place.flag & kAtReceives) != 0 ? ep.rx_hw : ep.tx_hw;
+}
+
 int WatchAll(Endpoint* ep) {
   for (const CounterPlace& place : kCounterPlaces) {
     if (ep->*place.member == nullptr) continue;
-    const bool is_receive = place.member == &Endpoint::cntr_rx ||
-                            place.member == &Endpoint::cntr_remote_write ||
-                            place.member == &Endpoint::cntr_remote_read;
-    const int error = Watch(ep->*place.member, is_receive ? ep->rx_hw : ep->tx_hw);
+    int error = Watch(ep->*place.member, HwOf(*ep, place));
+    if (error != 0) return error;
+    ep->watched_by |= place.flag;
+    if (ep->progress_fd >= 0) error = AddWakeFd(ep->*place.member, ep->progress_fd);
     if (error != 0) return error;
   }
   return 0;
 }
 
+// What WatchAll has done, and no more: other endpoints may have the same counters and CQs.
 void UnwatchAll(Endpoint* ep) {
   for (const CounterPlace& place : kCounterPlaces) {
-    if (ep->*place.member == nullptr) continue;
-    if (ep->tx_hw != nullptr) Unwatch(ep->*place.member, ep->tx_hw);
-    if (ep->rx_hw != nullptr && ep->rx_hw != ep->tx_hw) Unwatch(ep->*place.member, ep->rx_hw);
+    if ((ep->watched_by & place.flag) == 0) continue;
+    if (ep->progress_fd >= 0) RemoveWakeFd(ep->*place.member, ep->progress_fd);
+    Unwatch(ep->*place.member, HwOf(*ep, place));
   }
+  ep->watched_by = 0;
 }
 
 int PrepareReceives(Endpoint* ep) {
@@ -446,10 +454,6 @@ int PrepareQueues(Endpoint* ep, uint64_t send_entries, uint64_t receive_entries)
       ep->has_shared_room = error == 0;
     }
   }
-  // What comes by lanes has no QP of the endpoint's: it is found by its CQ.
-  const bool is_found_by_cq =
-      error == 0 && ep->receives->is_shared && ep->info->ep_attr->type == FI_EP_RDM;
-  if (is_found_by_cq) RegisterReceiver(ep->receives, ep);
   if (error == 0) error = WatchAll(ep);
   if (error != 0) ReleaseQueues(ep);
   return error;
@@ -485,7 +489,7 @@ void OnCompletion(HwCq* hw, const shm::Cqe& cqe) {
   auto* operation = reinterpret_cast<Operation*>(cqe.wr_id);
   Endpoint* ep = operation->endpoint;
   if (cqe.is_send != 0) return ep->kind->on_send(ep, operation, cqe);
-  if (ep == nullptr) ep = FindReceiver(operation->receives, cqe.qp_handle, hw);
+  if (ep == nullptr) ep = FindReceiver(operation->receives, ReceiverOf(cqe), hw);
   if (ep != nullptr) return ep->kind->on_receive(ep, operation, cqe);
   // Of an endpoint that was closed meanwhile.
   Guard guard(operation->receives->lock);

@@ -83,7 +83,10 @@ struct ReceiveContext {
   // The number by which the NIC knows a source (shm::RecvMark); nullptr: all receives are anyone's.
   int (*source_of)(ReceiveContext*, fi_addr_t, uint32_t*) = nullptr;
   void* source_context = nullptr;
-  // Of a shared one, whose completions name the QP: the endpoints, by their QP's handle.
+  // A shared one of endpoints with FI_DIRECTED_RECV: each of them numbers its sources for itself,
+  // so that receives of one source can't be taken.
+  bool refuses_directed = false;
+  // Of a shared one, whose completions say whose they are: the endpoints, by their `receive_qp`.
   static constexpr size_t kBuckets = 64;
   Endpoint* by_qp[kBuckets] = {};
   pthread_mutex_t rooms_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -121,6 +124,7 @@ struct Endpoint {
   Cntr* cntr_write = nullptr;
   Cntr* cntr_remote_read = nullptr;
   Cntr* cntr_remote_write = nullptr;
+  uint64_t watched_by = 0;  // counters that look at its CQs, by the flags they are bound by
   Eq* eq = nullptr;
   Av* av = nullptr;
   HwCq* tx_hw = nullptr;  // the CQ's, or its own where it has only counters
@@ -140,7 +144,7 @@ struct Endpoint {
   bool counts_remote_by_nic = false;  // FI_RMA_EVENT: the NIC counts in cntr_remote_…
   std::atomic<uint32_t> users{0};     // MRs bound
   Endpoint* next_by_qp = nullptr;     // ReceiveContext.by_qp
-  shm::Handle receive_qp = 0;         // whose handle completions of receives have
+  uint64_t receive_qp = 0;            // whose completions of receives are its own: ReceiverOf
 };
 
 // A message or RMA about to be posted, whatever call it came by.
@@ -158,6 +162,10 @@ struct SendRequest {
   size_t target_count = 0;
   uint32_t ah = 0, remote_qpn = 0, remote_qkey = 0;  // of a datagram; its endpoint fills them in
 };
+
+// Of fi_recvmsg. Every receive completes as FI_TRANSMIT_COMPLETE asks for, or later.
+inline constexpr uint64_t kReceiveFlags =
+    FI_COMPLETION | FI_MULTI_RECV | FI_MORE | FI_TRANSMIT_COMPLETE;
 
 // A receive about to be posted.
 struct ReceiveRequest {
@@ -192,8 +200,9 @@ struct EndpointKind {
   // that came with a WRITE have no operation (nullptr).
   void (*on_send)(Endpoint*, Operation*, const shm::Cqe&);
   void (*on_receive)(Endpoint*, Operation*, const shm::Cqe&);
-  // Advances what needs a program's calls (connecting); from Progress of its CQs. May be nullptr.
-  void (*progress)(Endpoint*);
+  // Advances what needs a program's calls (connecting); from Progress of its CQs, and of which one.
+  // May be nullptr.
+  void (*progress)(Endpoint*, HwCq*);
   // Once, from Progress, when the daemon is gone and the CQ's ring is empty: what is outstanding is
   // to be told as failed. No lock is held.
   void (*on_death)(Endpoint*);
@@ -225,8 +234,14 @@ void FlushSends(Endpoint* ep);
 ssize_t CancelReceive(ReceiveContext* receives, Endpoint* ep, const void* context);
 void RegisterReceiver(ReceiveContext* receives, Endpoint* ep);
 void UnregisterReceiver(ReceiveContext* receives, Endpoint* ep);
-// Of lanes `qp` is 0: then it is the RDM endpoint that has their completions in `hw`.
-Endpoint* FindReceiver(ReceiveContext* receives, shm::Handle qp, const HwCq* hw);
+// Who a completion of a shared receive says that it is of: the QP, or of an RDM endpoint the place,
+// whose handles are other ones. 0: that a receive is released says nobody in particular; then it is
+// an endpoint that has completions in `hw`.
+inline uint64_t ReceiverOfPlace(shm::Handle place) { return uint64_t{place} << 32; }
+inline uint64_t ReceiverOf(const shm::Cqe& cqe) {
+  return cqe.place != 0 ? ReceiverOfPlace(cqe.place) : cqe.qp_handle;
+}
+Endpoint* FindReceiver(ReceiveContext* receives, uint64_t receiver, const HwCq* hw);
 // grh.cc: where the GRHs of a DGRAM endpoint's receives go, apart from the program's buffers.
 int AllocateGrhs(ReceiveContext* receives, size_t bytes);
 void FreeGrhs(ReceiveContext* receives);

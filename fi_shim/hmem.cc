@@ -121,7 +121,9 @@ void EndOverride(Domain* domain) {
   domain->hmem = nullptr;
 }
 
-int AddDeviceRange(Domain* domain, uint64_t addr, uint64_t length, const fi_mr_attr& attr) {
+int AddDeviceRange(Domain* domain, uint64_t addr, uint64_t length, const fi_mr_attr& attr,
+                   DeviceRange** out) {
+  *out = nullptr;
   if (domain->hmem == nullptr || attr.iface == FI_HMEM_SYSTEM) return 0;
   auto* range = new (std::nothrow) DeviceRange();
   if (range == nullptr) return -FI_ENOMEM;
@@ -132,19 +134,17 @@ int AddDeviceRange(Domain* domain, uint64_t addr, uint64_t length, const fi_mr_a
   client::MutexGuard guard(domain->hmem->mutex);
   range->next = domain->hmem->ranges;
   domain->hmem->ranges = range;
+  *out = range;
   return 0;
 }
 
-void RemoveDeviceRange(Domain* domain, uint64_t addr, uint64_t length) {
-  if (domain->hmem == nullptr) return;
+void RemoveDeviceRange(Domain* domain, DeviceRange* range) {
+  if (range == nullptr) return;
   client::MutexGuard guard(domain->hmem->mutex);
-  for (DeviceRange** link = &domain->hmem->ranges; *link != nullptr; link = &(*link)->next) {
-    DeviceRange* range = *link;
-    if (range->addr != addr || range->length != length) continue;
-    *link = range->next;
-    delete range;
-    return;
-  }
+  DeviceRange** link = &domain->hmem->ranges;
+  while (*link != range) link = &(*link)->next;
+  *link = range->next;
+  delete range;
 }
 
 bool CopyFromProgram(const Domain* domain, void* to, const void* from, size_t bytes) {

@@ -29,9 +29,11 @@ struct HmemOverride {
 // -FI_EIO.
 int SetDomainOps(Domain* domain, const char* name, uint64_t flags, void* ops, void* context);
 void EndOverride(Domain* domain);  // when the domain is closed, after its session
-// -FI_ENOMEM.
-int AddDeviceRange(Domain* domain, uint64_t addr, uint64_t length, const fi_mr_attr& attr);
-void RemoveDeviceRange(Domain* domain, uint64_t addr, uint64_t length);
+// `out`: nullptr where it is the system's memory, or nobody asks. -FI_ENOMEM.
+int AddDeviceRange(Domain* domain, uint64_t addr, uint64_t length, const fi_mr_attr& attr,
+                   DeviceRange** out);
+// That one of several of the same bytes, if any.
+void RemoveDeviceRange(Domain* domain, DeviceRange* range);
 
 // Copies out of the program's memory into ours; false: its function failed.
 bool CopyFromProgram(const Domain* domain, void* to, const void* from, size_t bytes);

@@ -125,7 +125,7 @@ void ServeMembers(HwCq* hw, bool is_dead) {
       hw->unaware.fetch_sub(1);
       if (endpoint->kind->on_death != nullptr) endpoint->kind->on_death(endpoint);
     } else if (endpoint->kind->progress != nullptr) {
-      endpoint->kind->progress(endpoint);
+      endpoint->kind->progress(endpoint, hw);
     }
   }
   hw->members_lock.Unlock();
@@ -264,7 +264,8 @@ void Arm(HwCq* hw) {
 }
 
 void TakeEvents(HwCq* hw) {
-  if (hw->channel_fd < 0) return;
+  // A forked child must not take its parent's.
+  if (hw->channel_fd < 0 || hw->domain->session->IsForkedCopy()) return;
   client::NoCancel no_cancel;
   const int saved_errno = errno;
   for (;;) {

@@ -61,6 +61,9 @@ void Leave(HwCq* hw, Endpoint* ep);
 // asked for several times, and is then to be undone as often. -FI_ENOMEM.
 int Watch(Cntr* cntr, HwCq* hw);
 void Unwatch(Cntr* cntr, HwCq* hw);
+// As for CQs below: of an endpoint that counts there.
+int AddWakeFd(Cntr* cntr, int fd);
+void RemoveWakeFd(Cntr* cntr, int fd);
 // An fd that wakes who waits for the CQ, since an endpoint's `progress` has something to do then
 // (connection management). Of a HwCq without an fi_cq nothing is to be done. -FI_ENOMEM.
 int AddWakeFd(HwCq* hw, int fd);

@@ -365,7 +365,7 @@ int64_t NowMs() {
 
 // Numbers of the AV whose address has gone, or is another's, lead nowhere.
 void ForgetRemoved(RdmEndpoint* ep) {
-  const uint32_t removals = ep->av->removals.load(std::memory_order_acquire);
+  const uint32_t removals = ep->av->removals();
   if (removals == ep->seen_removals) return;
   ep->seen_removals = removals;
   for (uint64_t i = 0; i < ep->lanes.numbers(); ++i) {

@@ -115,7 +115,7 @@ int Close(fid* fid) {
   }
   Deregister(mr);
   UnbindCounters(mr);
-  RemoveDeviceRange(domain, mr->state->addr, mr->state->length);
+  RemoveDeviceRange(domain, mr->state->device_range);
   Leave(domain, mr);
   Destroy(domain, mr);
   return 0;
@@ -214,7 +214,7 @@ int RegAttr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** out) {
   state->begins_disabled =
       (domain->mr_mode & FI_MR_ENDPOINT) != 0 ||
       ((domain->mr_mode & FI_MR_RMA_EVENT) != 0 && (flags & FI_RMA_EVENT) != 0);
-  int error = AddDeviceRange(domain, state->addr, state->length, *attr);
+  int error = AddDeviceRange(domain, state->addr, state->length, *attr, &state->device_range);
   if (error == 0 && attr->auth_key_size != 0 &&
       FI_VERSION_GE(domain->api_version, FI_VERSION(1, 5))) {
     error = ProtectionOf(domain, attr->auth_key, attr->auth_key_size, &state->protection);
@@ -223,7 +223,7 @@ int RegAttr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** out) {
     error = Register(mr, PdOf(mr));
   }
   if (error != 0) {
-    RemoveDeviceRange(domain, state->addr, state->length);
+    RemoveDeviceRange(domain, state->device_range);
     Destroy(domain, mr);
     return error;
   }

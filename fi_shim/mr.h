@@ -21,9 +21,10 @@ struct Mr::State {
   uint64_t addr = 0, length = 0;
   uint64_t access = 0;  // FI_SEND, FI_RECV …
   uint64_t requested_key = 0;
-  bool may_be_absent = false;        // its pages, while it is registered: no FI_MR_ALLOCATED
-  bool begins_disabled = false;      // FI_MR_RMA_EVENT with its flag, or FI_MR_ENDPOINT
-  Protection* protection = nullptr;  // of its auth_key, or none
+  bool may_be_absent = false;           // its pages, while it is registered: no FI_MR_ALLOCATED
+  bool begins_disabled = false;         // FI_MR_RMA_EVENT with its flag, or FI_MR_ENDPOINT
+  Protection* protection = nullptr;     // of its auth_key, or none
+  DeviceRange* device_range = nullptr;  // hmem.h
 
   // As the NIC has it; 0: not at all (an endpoint or an event is waited for).
   shm::Handle handle = 0;

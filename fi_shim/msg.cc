@@ -90,10 +90,7 @@ void Destroy(Endpoint* base) {
   MsgEndpoint* ep = ToMsg(base);
   ep->state.store(ConnectionState::kEnded);
   CloseCmId(&ep->id);
-  if (ep->request != nullptr) {
-    if (TakeRequest(ep->request)) Reject(ep->request->channel, ep->request->id, nullptr, 0);
-    delete ep->request;
-  }
+  if (ep->request != nullptr) DropRequest(ep->request);
   ForgetQp(ep);
   ReleaseQueues(ep);
   if (ep->channel != nullptr) GiveChannel(ep->channel);
@@ -140,9 +137,14 @@ void OnReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
 }
 
 // A program that waits for completions alone learns by them that the connection has ended.
-void OnProgress(Endpoint* base) {
+void OnProgress(Endpoint* base, HwCq* hw) {
   constexpr uint32_t kPollsPerLook = 256;
   MsgEndpoint* ep = ToMsg(base);
+  // seq_cst: pairs with the fence in Wake, of who asks for it.
+  if (__builtin_expect(ep->must_flush_receives.load(), 0) && hw == ep->rx_hw) {
+    ep->must_flush_receives.store(false);
+    FlushEnded(ep);
+  }
   // One that another thread's overwrites does not matter.
   const uint32_t polls = ep->polls.load(std::memory_order_relaxed) + 1;
   ep->polls.store(polls, std::memory_order_relaxed);
@@ -193,21 +195,31 @@ int Resume(MsgEndpoint* ep) {
 
 int OpenMsgEndpoint(Domain* domain, fi_info* info, fid_ep** out, void* context) {
   ConnectionRequest* request = nullptr;
+  PassiveEndpoint* pep = nullptr;
   if (info->handle != nullptr && info->handle->fclass == FI_CLASS_CONNREQ) {
     request = reinterpret_cast<ConnectionRequest*>(info->handle);
-  } else if (info->handle != nullptr && info->handle->fclass != FI_CLASS_PEP) {
+  } else if (info->handle != nullptr && info->handle->fclass == FI_CLASS_PEP) {
+    pep = reinterpret_cast<PassiveEndpoint*>(info->handle);
+    if (pep->is_listening) return -FI_EINVAL;
+  } else if (info->handle != nullptr) {
     return -FI_EINVAL;
   }
   auto* ep = new (std::nothrow) MsgEndpoint();
   if (ep == nullptr) return -FI_ENOMEM;
-  const int error = OpenEndpoint(domain, info, &kMsgKind, ep, context);
+  int error = OpenEndpoint(domain, info, &kMsgKind, ep, context);
   if (error != 0) {
     delete ep;
     return error;
   }
   ep->fid.cm = &msg_cm_ops;
-  ep->cm_data_bytes = kRequestDataBytes - kCmTrailerBytes - info->ep_attr->auth_key_size;
+  if (pep != nullptr && (error = AcquireAddress(pep, ep->info)) != 0) {
+    fi_close(&ep->fid.fid);
+    return error;
+  }
+  // The key that goes along may be the domain's.
+  ep->cm_data_bytes = kRequestDataBytes - kCmTrailerBytes - AuthKeyOf(domain, info->ep_attr).bytes;
   ep->request = request;
+  if (request != nullptr) request->endpoints.fetch_add(1);
   *out = &ep->fid;
   return 0;
 }

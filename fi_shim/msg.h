@@ -25,7 +25,12 @@ struct PassiveEndpoint {
   ConnectionRequest* requests = nullptr;
 };
 
-// The handle of the fi_info that FI_CONNREQ brings: until it is accepted or rejected.
+// What an active endpoint opened by its handle has from then on: the address that it has reserved.
+// It is free until the endpoint connects. -FI_ENOMEM.
+int AcquireAddress(PassiveEndpoint* pep, fi_info* info);
+
+// The handle of the fi_info that FI_CONNREQ brings: until it is accepted or rejected, and the
+// endpoints that were made of it have let it go.
 struct ConnectionRequest {
   struct fid fid;
   PassiveEndpoint* listener = nullptr;  // nullptr: closed meanwhile
@@ -35,10 +40,13 @@ struct ConnectionRequest {
   uint8_t auth_key[32] = {};
   size_t auth_key_bytes = 0;
   ConnectionRequest* next = nullptr;
+  std::atomic<uint32_t> endpoints{0};  // made of it
 };
 // From its listener's list, for who accepts it. False: it is none that waits.
 bool TakeRequest(ConnectionRequest* request);
 void Reject(CmChannel* channel, shm::CmHandle id, const void* data, size_t bytes);
+// By an endpoint made of it, which refuses it if nobody has answered it.
+void DropRequest(ConnectionRequest* request);
 
 enum class ConnectionState : uint8_t { kNone, kConnecting, kAccepting, kConnected, kEnded };
 
@@ -57,6 +65,8 @@ struct MsgEndpoint : Endpoint {
   bool is_disabled = false;
   // Of its CQs, which may be two threads', since it last looked for events of its connection.
   std::atomic<uint32_t> polls{0};
+  // The connection has ended: for who reads the CQ of its receives (EndConnection).
+  std::atomic<bool> must_flush_receives{false};
 };
 
 // msg_connect.cc
@@ -64,6 +74,8 @@ extern fi_ops_cm msg_cm_ops;
 // Takes a QP that failed back to where its peer's still is. 0 or a negative FI errno.
 int Resume(MsgEndpoint* ep);
 void EndConnection(MsgEndpoint* ep, bool is_told);
+// Tells what receives have of a connection that has ended.
+void FlushEnded(MsgEndpoint* ep);
 
 // As fi_getname and fi_getpeer give addresses. -FI_ETOOSMALL: cut off; *bytes says what it takes.
 int CopyName(const void* address, size_t address_bytes, void* out, size_t* bytes);

@@ -100,9 +100,7 @@ void OnConnectResponse(MsgEndpoint* ep, const shm::CmEvent& event) {
 }
 
 // -FI_EINVAL: the peer's address is not known yet.
-int ResolveRoute(MsgEndpoint* ep) {
-  return AskCm(&ep->id, shm::CmOp::kResolveRoute, kResolveMs);
-}
+int ResolveRoute(MsgEndpoint* ep) { return AskCm(&ep->id, shm::CmOp::kResolveRoute, kResolveMs); }
 
 // Where the route is known: asks the peer.
 int RequestConnection(MsgEndpoint* ep) {
@@ -267,6 +265,7 @@ int Accept(fid_ep* fid, const void* data, size_t bytes) {
   MsgEndpoint* ep = ToMsg(fid);
   ConnectionRequest* from = ep->request;
   if (from == nullptr) return -FI_EINVAL;
+  if (ep->state.load() == ConnectionState::kEnded) return -FI_ECONNABORTED;  // it was refused
   if (ep->state.load() != ConnectionState::kNone) return -FI_EISCONN;
   int error = Prepare(ep);
   shm::CmRequest request = {};
@@ -283,9 +282,11 @@ int Accept(fid_ep* fid, const void* data, size_t bytes) {
   shm::CmConnParam& param = request.connect.param;
   param.responder_resources = std::min(ep->max_rd_atomic, from->responder_resources);
   param.initiator_depth = std::min(ep->max_rd_atomic, from->initiator_depth);
-  ep->request = nullptr;
-  delete from;
-  if (error == 0) error = ToRts(ep);
+  if (error == 0) {
+    ep->request = nullptr;
+    DropRequest(from);
+    error = ToRts(ep);
+  }
   if (error == 0) {
     ep->state.store(ConnectionState::kAccepting);
     request.op = static_cast<uint32_t>(shm::CmOp::kAccept);
@@ -351,6 +352,15 @@ void EndConnection(MsgEndpoint* ep, bool is_told) {
   if (before == ConnectionState::kEnded) return;
   if (ep->qp.handle != 0) FailHwQp(&ep->qp);
   if (before == ConnectionState::kConnected && is_told) PostCm(ep, FI_SHUTDOWN, {});
+  if (!IsAlone(ep->domain->threading)) return FlushEnded(ep);
+  // By an EQ, or another endpoint's CQ, we are in a thread that is not the one which reads this CQ
+  // and posts receives, and their locks are dropped. That one does the rest.
+  ep->must_flush_receives.store(true);
+  if (ep->rx_cq != nullptr) Wake(ep->rx_cq);
+  if (ep->cntr_rx != nullptr) Wake(ep->cntr_rx);
+}
+
+void FlushEnded(MsgEndpoint* ep) {
   if (ep->rx_hw != nullptr && !ep->domain->session->KnownDead()) Progress(ep->rx_hw);
   FlushReceives(ep);
 }

@@ -48,6 +48,7 @@ struct Eq;
 struct Cntr;
 struct Av;
 struct Mr;
+struct DeviceRange;
 struct Endpoint;
 struct HmemOverride;
 struct HwCq;
@@ -178,6 +179,9 @@ void Fail(Cq* cq, const Failure& failure);
 // For the counters of an operation's kind; either may be nullptr.
 void Count(Cntr* cntr);
 void CountError(Cntr* cntr);
+// Who sleeps until something is there looks once more: another thread has left him something to do.
+void Wake(Cq* cq);
+void Wake(Cntr* cntr);
 
 // Takes what the NIC has completed, and hands each to its endpoint (OnCompletion). What every read
 // of a CQ, counter, EQ or poll set does first.
@@ -217,13 +221,25 @@ struct Av {
   fid_av fid;
   Domain* domain = nullptr;
   std::atomic<uint32_t> users{0};
-  // Raised by each removal (or new name, FI_AV_USER_ID), and each insertion: who remembers what an
-  // fi_addr_t stands for, or that nothing does, asks anew. Numbers are small: an index for both
-  // types of AV.
-  std::atomic<uint32_t> removals{0};
-  std::atomic<uint32_t> insertions{0};
+  // Raised by each removal (or new name, FI_AV_USER_ID), and each insertion, of this process; of a
+  // named AV `others` counts both, of all processes.
+  std::atomic<uint32_t> own_removals{0};
+  std::atomic<uint32_t> own_insertions{0};
+  const std::atomic<uint32_t>* others = nullptr;
   struct State;
   State* state = nullptr;  // av.cc
+
+  // Another number than before: who remembers what an fi_addr_t stands for, or that nothing does,
+  // asks anew. Numbers are small: an index for both types of AV.
+  uint32_t removals() const { return own_removals.load(std::memory_order_acquire) + OfOthers(); }
+  uint32_t insertions() const {
+    return own_insertions.load(std::memory_order_acquire) + OfOthers();
+  }
+
+ private:
+  uint32_t OfOthers() const {
+    return others == nullptr ? 0 : others->load(std::memory_order_acquire);
+  }
 };
 // False: none such. Both take an address as addr_format of the domain has it.
 bool Lookup(Av* av, fi_addr_t addr, SockAddress* out);

@@ -156,7 +156,10 @@ int RejectRequest(fid_pep*, fid_t handle, const void* data, size_t bytes) {
     return -FI_EINVAL;
   }
   auto* request = reinterpret_cast<ConnectionRequest*>(handle);
-  if (TakeRequest(request)) Reject(request->channel, request->id, data, bytes);
+  const bool has_waited = TakeRequest(request);
+  if (has_waited) Reject(request->channel, request->id, data, bytes);
+  // An endpoint made of it, that failed before it was accepted, has still to be closed.
+  if (request->endpoints.load() != 0) return has_waited ? 0 : -FI_EINVAL;
   delete request;
   return 0;
 }
@@ -251,6 +254,18 @@ fi_ops_cm g_cm_ops = {
 
 }  // namespace
 
+int AcquireAddress(PassiveEndpoint* pep, fi_info* info) {
+  sockaddr_in6 name = {};
+  size_t bytes = sizeof(name);
+  const int error = pep->id.handle != 0
+                        ? GetName(&pep->fid.fid, &name, &bytes)
+                        : CopyName(pep->info->src_addr, pep->info->src_addrlen, &name, &bytes);
+  if (error != 0) return 0;  // it has none
+  if (!SetAddress(&info->src_addr, &info->src_addrlen, &name, bytes)) return -FI_ENOMEM;
+  CloseCmId(&pep->id);
+  return 0;
+}
+
 bool TakeRequest(ConnectionRequest* request) {
   MutexGuard guard(g_requests_mutex);
   if (request->listener == nullptr) return false;
@@ -260,6 +275,11 @@ bool TakeRequest(ConnectionRequest* request) {
   *link = request->next;
   request->listener = nullptr;
   return true;
+}
+
+void DropRequest(ConnectionRequest* request) {
+  if (TakeRequest(request)) Reject(request->channel, request->id, nullptr, 0);
+  if (request->endpoints.fetch_sub(1) == 1) delete request;
 }
 
 void Reject(CmChannel* channel, shm::CmHandle id, const void* data, size_t bytes) {

@@ -13,7 +13,6 @@
 namespace verbena::fi {
 namespace {
 
-
 // The NIC's address, where the program names none.
 int OwnAddress(Domain* domain, SockAddress* out) {
   constexpr uint32_t kIpv4GidIndex = 1;  // 0 is the link-local one
@@ -147,6 +146,9 @@ int MakePlace(RdmEndpoint* ep) {
   error = Execute(ep->domain, shm::CommandOp::kCreatePlace, request, &reply);
   if (error != 0) return error;
   ep->place = reply.place;
+  // Before the first lane comes.
+  ep->receive_qp = ReceiverOfPlace(reply.place);
+  if (ep->receives->is_shared) RegisterReceiver(ep->receives, ep);
   error = ServePlace(ep, request.token);
   if (error != 0) UnmakePlace(ep);
   return error;
@@ -166,8 +168,8 @@ void UnmakePlace(RdmEndpoint* ep) {
 fi_addr_t SourceOf(RdmEndpoint* ep, uint32_t number, SockAddress* address) {
   *address = {};
   if (ep->av == nullptr || number == 0) return FI_ADDR_NOTAVAIL;
-  const uint32_t insertions = ep->av->insertions.load(std::memory_order_acquire);
-  const uint32_t removals = ep->av->removals.load(std::memory_order_acquire);
+  const uint32_t insertions = ep->av->insertions();
+  const uint32_t removals = ep->av->removals();
   Guard guard(ep->sources_lock);
   Source* source = SlotOf(ep, number);
   if (source == nullptr) return FI_ADDR_NOTAVAIL;

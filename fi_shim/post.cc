@@ -310,8 +310,6 @@ ssize_t RecvV(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_
   return Receive(ep, {iov, desc, count, source, context, Of::RxFlags(fid)});
 }
 
-constexpr uint64_t kReceiveFlags = FI_COMPLETION | FI_MULTI_RECV | FI_MORE;
-
 template <typename Of>
 ssize_t RecvMsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) {
   if ((flags & ~kReceiveFlags) != 0) return -FI_EBADFLAGS;
@@ -352,6 +350,7 @@ ssize_t RmaV(fid_ep* fid, shm::WrOpcode opcode, const iovec* iov, void** desc, s
   request.dest = peer;
   request.context = context;
   request.flags = Of::TxFlags(fid);
+  if (IsRead(opcode)) request.flags &= ~FI_INJECT;              // a default that is not for reads
   if (count > ep->info->tx_attr->iov_limit) return -FI_EINVAL;  // before they are counted
   return SubmitRma(ep, &request, opcode, addr, key);
 }

@@ -26,6 +26,15 @@ constexpr int kHandshakePatienceMs = 50;
 // --- posting
 // --------------------------------------------------------------------------------------
 
+// What was posted with FI_MORE waits for what is posted next, wherever that goes, and whether or
+// not it can be posted. The lock is held.
+void RingHeld(RdmEndpoint* ep) {
+  const Lane* lane = ep->held;
+  ep->held = nullptr;
+  if (lane == nullptr || lane->state != Lane::State::kReady) return;
+  ep->domain->session->RingDoorbell(lane->qp.doorbell);
+}
+
 ssize_t Post(Endpoint* base, const SendRequest& request) {
   auto* ep = static_cast<RdmEndpoint*>(base);
   client::Session* session = ep->domain->session;
@@ -34,9 +43,11 @@ ssize_t Post(Endpoint* base, const SendRequest& request) {
   {
     Guard guard(ep->lock);
     Lane* lane = ep->lanes.Find(request.dest);
+    if (__builtin_expect(ep->held != nullptr && ep->held != lane, 0)) RingHeld(ep);
     const bool is_ready = lane != nullptr && lane->state == Lane::State::kReady &&
-                          ep->seen_removals == ep->av->removals.load(std::memory_order_acquire);
+                          ep->seen_removals == ep->av->removals();
     if (__builtin_expect(!is_ready, 0)) {
+      RingHeld(ep);
       const int error = LaneTo(ep, request.dest, &lane, &connecting);
       if (error != 0) return error;
       if (lane->state == Lane::State::kDraining) return -FI_EAGAIN;
@@ -49,8 +60,8 @@ ssize_t Post(Endpoint* base, const SendRequest& request) {
     } else if (operation != nullptr) {
       ep->sends.Give(operation);
     }
-    const bool is_last = (request.flags & FI_MORE) == 0 || error != 0;
-    if (is_last && lane->state == Lane::State::kReady) session->RingDoorbell(lane->qp.doorbell);
+    ep->held = lane;
+    if ((request.flags & FI_MORE) == 0 || error != 0) RingHeld(ep);
     if (error != 0) return error;
   }
   if (connecting != 0 && ep->domain->control_progress != FI_PROGRESS_MANUAL) {
@@ -93,11 +104,12 @@ void CancelReceives(RdmEndpoint* ep) {
   }
 }
 
-void OnProgress(Endpoint* base) {
-  auto* ep = static_cast<RdmEndpoint*>(base);
+void Advance(RdmEndpoint* ep) {
   PumpLanes(ep);
   if (__builtin_expect(ep->must_cancel_receives.exchange(false), 0)) CancelReceives(ep);
 }
+
+void OnProgress(Endpoint* ep, HwCq*) { Advance(static_cast<RdmEndpoint*>(ep)); }
 
 void OnDeath(Endpoint* base) {
   auto* ep = static_cast<RdmEndpoint*>(base);
@@ -109,7 +121,7 @@ void OnDeath(Endpoint* base) {
 // After an error had disabled it: what was outstanding is over, and told.
 int EnableAgain(RdmEndpoint* ep) {
   constexpr int kPatienceMs = 1'000;
-  OnProgress(ep);
+  Advance(ep);
   for (int waited_ms = 0; ep->lanes_unsettled.load() != 0; ++waited_ms) {
     if (ep->domain->session->KnownDead()) return -FI_ENODEV;
     if (waited_ms == kPatienceMs) return -FI_EBUSY;
@@ -136,7 +148,9 @@ int Enable(Endpoint* base) {
   ep->progress_fd = ep->cm_fd;
   if (error == 0) error = PrepareQueues(ep, send_entries, info.rx_attr->size);
   if (error != 0) return error;
-  if ((info.caps & FI_DIRECTED_RECV) != 0 && !ep->receives->is_shared) {
+  if ((info.caps & FI_DIRECTED_RECV) != 0 && ep->receives->is_shared) {
+    ep->receives->refuses_directed = true;
+  } else if ((info.caps & FI_DIRECTED_RECV) != 0) {
     ep->receives->source_of = NumberOfSource;
     ep->receives->source_context = ep;
   }

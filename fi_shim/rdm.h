@@ -86,6 +86,7 @@ struct RdmEndpoint : Endpoint {
   bool is_made = false;  // queues and place exist
 
   LaneTable lanes;
+  Lane* held = nullptr;  // what was posted to it last has FI_MORE: no doorbell was rung
   uint32_t next_number = 1;
   uint32_t seen_removals = 0;                // of the AV
   std::atomic<uint32_t> lanes_unsettled{0};  // that wait for an event, or drain

@@ -11,7 +11,19 @@ namespace {
 
 constexpr uint32_t kGrhBytes = 40;
 
-size_t Bucket(shm::Handle qp) { return (qp ^ qp >> 6 ^ qp >> 12) % ReceiveContext::kBuckets; }
+size_t Bucket(uint64_t receiver) {
+  receiver ^= receiver >> 32;
+  return (receiver ^ receiver >> 6 ^ receiver >> 12) % ReceiveContext::kBuckets;
+}
+
+// The lock is held.
+Endpoint* FindAnyone(ReceiveContext* receives, const HwCq* hw) {
+  for (Endpoint* ep : receives->by_qp) {
+    while (ep != nullptr && ep->rx_hw != hw) ep = ep->next_by_qp;
+    if (ep != nullptr) return ep;
+  }
+  return nullptr;
+}
 
 // The list of a receive: its mark, where the GRH goes if one comes, and the program's buffers.
 // 0 or a negative FI errno.
@@ -135,9 +147,10 @@ int InitReceives(ReceiveContext* receives, Endpoint* endpoint, size_t size, uint
     error = AllocateGrhs(receives, size * kGrhBytes);
     if (error != 0) return error;
   }
-  if (domain->threading == FI_THREAD_DOMAIN || domain->threading == FI_THREAD_COMPLETION) {
-    receives->lock.Elide();
-  }
+  // A shared context may serve endpoints whose CQs are different threads'.
+  const bool is_alone =
+      endpoint != nullptr ? IsAlone(domain->threading) : domain->threading == FI_THREAD_DOMAIN;
+  if (is_alone) receives->lock.Elide();
   const uint32_t max_sge = iov_limit + 1 + (has_grhs ? 1 : 0);
   return CreateHwSrq(domain, receives->pd, static_cast<uint32_t>(size), max_sge, &receives->srq);
 }
@@ -155,6 +168,7 @@ ssize_t PostReceive(ReceiveContext* receives, const ReceiveRequest& request) {
   if (request.iov_count > receives->iov_limit) return -FI_EINVAL;
   const bool is_multi = (request.flags & FI_MULTI_RECV) != 0;
   if (is_multi && (receives->grhs != nullptr || request.iov_count != 1)) return -FI_EINVAL;
+  if (receives->refuses_directed && request.source != FI_ADDR_UNSPEC) return -FI_EOPNOTSUPP;
   client::Session* session = receives->domain->session;
   if (__builtin_expect(session->KnownDead(), 0)) return -FI_ENODEV;
   Guard guard(receives->lock);
@@ -301,10 +315,11 @@ void UnregisterReceiver(ReceiveContext* receives, Endpoint* ep) {
   if (*link == ep) *link = ep->next_by_qp;
 }
 
-Endpoint* FindReceiver(ReceiveContext* receives, shm::Handle qp, const HwCq* hw) {
+Endpoint* FindReceiver(ReceiveContext* receives, uint64_t receiver, const HwCq* hw) {
   Guard guard(receives->lock);
-  Endpoint* ep = receives->by_qp[Bucket(qp)];
-  while (ep != nullptr && (ep->receive_qp != qp || ep->rx_hw != hw)) ep = ep->next_by_qp;
+  if (receiver == 0) return FindAnyone(receives, hw);
+  Endpoint* ep = receives->by_qp[Bucket(receiver)];
+  while (ep != nullptr && (ep->receive_qp != receiver || ep->rx_hw != hw)) ep = ep->next_by_qp;
   return ep;
 }
 

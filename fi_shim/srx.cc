@@ -84,7 +84,7 @@ ssize_t RecvV(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_
 }
 
 ssize_t RecvMsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) {
-  if ((flags & ~(FI_COMPLETION | FI_MULTI_RECV | FI_MORE)) != 0) return -FI_EBADFLAGS;
+  if ((flags & ~kReceiveFlags) != 0) return -FI_EBADFLAGS;
   return PostReceive(ToContext(&fid->fid),
                      {msg->msg_iov, msg->desc, msg->iov_count, msg->addr, msg->context, flags});
 }

@@ -79,6 +79,7 @@ int Waiter::Open(const fi_wait_obj& wanted, fid_wait* set, fid* owner) {
       return -FI_EINVAL;
   }
   kind_ = kind;
+  process_ = getpid();
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
   if (epoll_fd_ >= 0) bell_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (bell_fd_ < 0) {
@@ -116,11 +117,11 @@ void Waiter::Close() {
     set_->users.fetch_sub(1);
   }
   set_ = nullptr;
-  if (has_signaller_) {
+  if (has_signaller_ && !IsForkedCopy()) {
     Write(stop_fd_);
     pthread_join(signaller_, nullptr);
-    has_signaller_ = false;
   }
+  has_signaller_ = false;
   CloseFd(&stop_fd_);
   CloseFd(&bell_fd_);
   CloseFd(&epoll_fd_);
@@ -134,7 +135,10 @@ int Waiter::AddFd(int fd) {
   return epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) == 0 || errno == EEXIST ? 0 : -FI_ENOMEM;
 }
 
+bool Waiter::IsForkedCopy() const { return process_ != getpid(); }
+
 void Waiter::RemoveFd(int fd) {
+  if (IsForkedCopy()) return;
   const int saved_errno = errno;
   epoll_event unused = {};
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, &unused);
@@ -149,7 +153,7 @@ void Waiter::Ring() {
 }
 
 void Waiter::Quiet() {
-  if (bell_fd_ < 0) return;
+  if (bell_fd_ < 0 || IsForkedCopy()) return;
   const int saved_errno = errno;
   uint64_t rung;
   (void)!read(bell_fd_, &rung, sizeof(rung));

@@ -66,10 +66,13 @@ class Waiter {
   int Control(int command, void* arg);
 
  private:
+  // What the descriptors stand for is the parent's, who still sleeps on it; and so is the thread.
+  bool IsForkedCopy() const;
   int StartSignaller();
   static void* Signal(void* self);
 
   fi_wait_obj kind_ = FI_WAIT_NONE;
+  pid_t process_ = 0;  // that opened it
   int epoll_fd_ = -1;
   int bell_fd_ = -1;
   WaitSet* set_ = nullptr;

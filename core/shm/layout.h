@@ -12,7 +12,7 @@
 namespace verbena::shm {
 
 // Raised with every incompatible change of anything in core/shm. Client and daemon must agree.
-inline constexpr uint32_t kAbiVersion = 8;
+inline constexpr uint32_t kAbiVersion = 9;
 inline constexpr uint64_t kAbiMagic = 0x0061'6e65'6272'6576;  // "verbena\0"
 
 inline constexpr uint32_t kCacheLineBytes = 64;
@@ -171,8 +171,8 @@ struct Cqe {
   uint8_t sl;
   uint8_t is_send;  // 1: of the send queue, 0: of a receive queue (flushes have no opcode)
   uint32_t recv_offset_bytes;  // of a marked receive (rdm.h): where in it the message begins
-  uint32_t reserved1;
-  uint32_t reserved2;
+  uint32_t place;              // of a receive by a lane (rdm.h): whose; else 0
+  uint32_t reserved;
   std::atomic<uint32_t> valid;  // [nic] index + 1 of this entry, written last with release
 };
 static_assert(sizeof(Cqe) == 64);

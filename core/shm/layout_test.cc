@@ -17,7 +17,7 @@
 namespace verbena::shm {
 namespace {
 
-static_assert(kAbiVersion == 8, "the offsets below belong to this version");
+static_assert(kAbiVersion == 9, "the offsets below belong to this version");
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 

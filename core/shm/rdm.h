@@ -149,7 +149,8 @@ struct CreatePlaceReply {
 // kDestroyPlace: HandleRequest. Its lanes go, and their peers are told.
 
 // A source is who sends by lanes: the address and port that its lanes come from. Receives by a lane
-// have its source in Cqe.src_qpn (and the lane's QPN in Cqe.qpn; Cqe.qp_handle is 0). The number is
+// have its source in Cqe.src_qpn (and the lane's QPN in Cqe.qpn, the place in Cqe.place;
+// Cqe.qp_handle is 0). The number is
 // the same for all lanes of one address and port, one after the other, and is never another's while
 // the place is there. Never 0.
 //

@@ -167,6 +167,7 @@ void DeviceCore::PushCompletion(DeviceQp& qp, transport::Completion& completion)
   cqe.qpn = qp.qpn.value;
   cqe.qp_handle = qp.place == nullptr ? qp.handle : 0;
   if (qp.place != nullptr) cqe.src_qpn = qp.source;
+  cqe.place = qp.place == nullptr ? 0 : qp.place->handle;
   cqe.is_send = completion.is_send ? 1 : 0;
   PushCqe(cq, completion);
 }

@@ -140,6 +140,7 @@ TEST_F(Places, MessagesComeByLanesAndTellTheirSource) {
   EXPECT_NE(wcs[0].src_qpn, wcs[1].src_qpn);
   EXPECT_EQ(wcs[0].qpn, one.lane.qpn.value);
   EXPECT_EQ(wcs[0].qp_handle, 0u);
+  EXPECT_EQ(wcs[0].place, place);
   EXPECT_EQ(std::memcmp(memory_b, memory_a, 3'000), 0);
   shm::QuerySourceReply reply;
   ASSERT_EQ(Query(wcs[1].src_qpn, &reply), 0);

@@ -363,6 +363,7 @@ std::optional<Wc> TestClient::Poll(TestCq& cq) {
   wc.imm = cqe->imm_or_rkey;
   wc.vendor_err = cqe->vendor_err;
   wc.qp_handle = cqe->qp_handle;
+  wc.place = cqe->place;
   wc.flags = cqe->wc_flags;
   wc.recv_offset = cqe->recv_offset_bytes;
   wc.is_send = cqe->is_send != 0;

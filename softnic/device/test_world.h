@@ -153,7 +153,7 @@ struct Wc {
   uint64_t wr_id = 0;
   WcStatus status = WcStatus::kSuccess;
   shm::WcOpcode opcode = shm::WcOpcode::kSend;
-  uint32_t byte_len = 0, qpn = 0, src_qpn = 0, imm = 0, vendor_err = 0, qp_handle = 0;
+  uint32_t byte_len = 0, qpn = 0, src_qpn = 0, imm = 0, vendor_err = 0, qp_handle = 0, place = 0;
   uint16_t flags = 0;
   uint32_t recv_offset = 0;
   bool is_send = false;

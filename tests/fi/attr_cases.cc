@@ -244,6 +244,31 @@ void OtherKeyDoesNot(bool of_domain) {
   const auto got = AwaitAny(server.rx_cq, 700);
   Expect(!got || got->error != 0, "different keys, and a message arrives");
 }
+// What FI_OPT_CM_DATA_SIZE says can be sent, beside a key of the domain's.
+FI_CASE("auth.domain_key_leaves_cm_data", kMsg) {
+  const Wish wish = Keyed(7, true, FI_MSG);
+  NeedKey(wish, true);
+  const Listener listener(wish);
+  Peer peer(wish);
+  free(peer.info->ep_attr->auth_key);  // the domain's is for endpoints that have none
+  peer.info->ep_attr->auth_key = nullptr;
+  peer.info->ep_attr->auth_key_size = 0;
+  peer.OpenEndpoint();
+  peer.Bind();
+  peer.Enable();
+  size_t size = 0, length = sizeof(size);
+  Need(fi_getopt(peer.ep.Base(), FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &size, &length),
+       "FI_OPT_CM_DATA_SIZE");
+  const std::vector<uint8_t> data(size, 5);
+  Need(fi_connect(peer.ep, listener.address.data(), data.data(), data.size()), "fi_connect");
+  const Event request = AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's");
+  const Info asks(request.info);
+  Expect(request.data.size() >= size && memcmp(request.data.data(), data.data(), size) == 0,
+         "%zu of %zu B arrived", request.data.size(), size);
+  Need(fi_reject(listener.pep, asks->handle, nullptr, 0), "fi_reject");
+  Note("%zu B", size);
+}
+
 FI_CASE("auth.domain_key_other", kAll) { OtherKeyDoesNot(true); }
 FI_CASE("auth.endpoint_key_other", kAll) { OtherKeyDoesNot(false); }
 
@@ -331,10 +356,12 @@ FI_CASE("mr_iov_limit", kReliable) {
 // --- FI_SET_OPS_HMEM_OVERRIDE ------------------------------------------------------------------
 
 size_t g_from_bytes, g_to_bytes;
+fi_hmem_iface g_from_iface;
 
-ssize_t CopyFrom(void* to, size_t size, fi_hmem_iface, uint64_t, const iovec* from, size_t count,
-                 uint64_t offset) {
+ssize_t CopyFrom(void* to, size_t size, fi_hmem_iface iface, uint64_t, const iovec* from,
+                 size_t count, uint64_t offset) {
   size_t done = 0;
+  g_from_iface = iface;
   for (size_t i = 0; i < count && done < size; ++i) {
     if (offset >= from[i].iov_len) {
       offset -= from[i].iov_len;
@@ -416,6 +443,38 @@ FI_CASE("domain.set_ops_hmem_rma", kReliable) {
   Expect(local.Has(4, kBytes), "wrong bytes");
   Expect(g_from_bytes >= kBytes && g_to_bytes >= kBytes,
          "a read: the functions moved %zu out and %zu in", g_from_bytes, g_to_bytes);
+}
+
+// A region of a device's memory stays one when another of the same bytes, said to be the system's,
+// is closed.
+FI_CASE("domain.set_ops_hmem_same_range", kAll) {
+  Wish wish = {.caps = FI_MSG | FI_HMEM, .mr_mode = kAnyMrMode | FI_MR_HMEM};
+  wish.cq_attr = [](fi_cq_attr&, Ground& ground) { SetOverride(ground.domain); };
+  Pair pair(wish);
+  Memory out(pair.a(), 1000), in(pair.b(), 1000);
+  const iovec place = {out.data(), out.size()};
+  fi_mr_attr attr = {};
+  attr.mr_iov = &place;
+  attr.iov_count = 1;
+  attr.access = FI_SEND;
+  attr.requested_key = NextKey();
+  attr.iface = FI_HMEM_CUDA;
+  Fid<fid_mr> of_device, of_system;
+  Need(fi_mr_regattr(pair.a().domain, &attr, 0, of_device.Out()), "fi_mr_regattr");
+  attr.requested_key = NextKey();
+  attr.iface = FI_HMEM_SYSTEM;
+  Need(fi_mr_regattr(pair.a().domain, &attr, 0, of_system.Out()), "fi_mr_regattr");
+  Need(of_system.Close(), "fi_close");
+  g_from_iface = FI_HMEM_SYSTEM;
+  Receive(pair.b(), in);
+  Need(Post([&] {
+         return fi_send(pair.a().ep, out.data(), 1000, fi_mr_desc(of_device), pair.a().other,
+                        ContextOf(1));
+       }),
+       "fi_send");
+  Await(pair.b().rx_cq, "the receive");
+  Expect(g_from_iface == FI_HMEM_CUDA, "the function is told that it is memory of kind %d",
+         g_from_iface);
 }
 
 FI_CASE("domain.set_ops_hmem_bad", kOnce) {

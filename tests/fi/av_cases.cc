@@ -334,6 +334,115 @@ void Shared(fi_av_type type) {
 FI_CASE("av.shared_map", kAddressed) { Shared(FI_AV_MAP); }
 FI_CASE("av.shared_table", kAddressed) { Shared(FI_AV_TABLE); }
 
+// What another process changes in a named AV is seen by endpoints that have used it already. The
+// owner is this process; the other opens the AV for reading.
+struct SharedByTwo {
+  SharedByTwo(const Wish& wish, const std::string& name) : owner(wish) {
+    fi_av_attr attr = {};
+    attr.type = FI_AV_TABLE;
+    attr.count = 16;
+    attr.name = name.c_str();
+    Need(fi_av_open(owner.peer.domain, &attr, av.Out(), nullptr), "fi_av_open of a named AV");
+  }
+  Single owner;
+  Fid<fid_av> av;
+};
+
+struct SharedReader {
+  SharedReader(const Wish& wish, const std::string& name) : peer(wish) {
+    fi_av_attr attr = {};
+    attr.type = FI_AV_TABLE;
+    attr.name = name.c_str();
+    attr.flags = FI_READ;
+    peer.av.Close();
+    Need(fi_av_open(peer.domain, &attr, peer.av.Out(), nullptr), "fi_av_open with FI_READ");
+    peer.OpenEndpoint();
+    peer.Bind();
+    peer.Enable();
+  }
+  Peer peer;
+};
+
+FI_CASE("av.shared_inserted_later", kAddressed) {
+  const Wish wish = {.caps = FI_MSG | FI_SHARED_AV | FI_SOURCE};
+  const std::string name = "verbena_fi_later_" + std::to_string(getpid());
+  Need(TryGetInfo(wish, std::make_unique<Info>().get()), "fi_getinfo with FI_SHARED_AV");
+  Other other([&](int socket) {
+    Hear<int>(socket);
+    SharedReader reader(wish, name);
+    const auto own = reader.peer.Address();
+    Tell(socket, own.size());
+    Tell(socket, own.data(), own.size());
+    Memory in(reader.peer, 2 * 64);
+    for (int i = 0; i < 2; ++i) {
+      Receive(reader.peer, in, i, 64);
+      Tell(socket, 1);
+      Tell(socket, Await(reader.peer.rx_cq, "a receive").source);
+    }
+    Hear<int>(socket);
+  });
+  SharedByTwo shared(wish, name);
+  Peer& owner = shared.owner.peer;
+  Tell(other.socket(), 1);
+  std::vector<uint8_t> address(Hear<size_t>(other.socket()));
+  Hear(other.socket(), address.data(), address.size());
+  Expect(fi_av_insert(owner.av, address.data(), 1, &owner.other, 0, nullptr) == 1, "fi_av_insert");
+  Memory out(owner, 64);
+  Hear<int>(other.socket());
+  Send(owner, out);
+  const auto before = Hear<fi_addr_t>(other.socket());
+  Expect(before == FI_ADDR_NOTAVAIL, "a source that is not in the AV is %lld",
+         static_cast<long long>(before));
+  const auto own = owner.Address();
+  fi_addr_t number = FI_ADDR_NOTAVAIL;
+  Expect(fi_av_insert(shared.av, own.data(), 1, &number, 0, nullptr) == 1, "fi_av_insert");
+  Hear<int>(other.socket());
+  Send(owner, out);
+  const auto after = Hear<fi_addr_t>(other.socket());
+  Expect(after == number, "the source is %lld, not %lld", static_cast<long long>(after),
+         static_cast<long long>(number));
+}
+
+FI_CASE("av.shared_replaced", kAddressed) {
+  const Wish wish = {.caps = FI_MSG | FI_SHARED_AV};
+  const std::string name = "verbena_fi_replaced_" + std::to_string(getpid());
+  Need(TryGetInfo(wish, std::make_unique<Info>().get()), "fi_getinfo with FI_SHARED_AV");
+  Other other([&](int socket) {
+    SharedReader reader(wish, (Hear<int>(socket), name));
+    Memory out(reader.peer, 64);
+    out.Fill(4);
+    reader.peer.other = Hear<fi_addr_t>(socket);
+    for (int i = 0; i < 2; ++i) {
+      Send(reader.peer, out, i);
+      Await(reader.peer.tx_cq, "a send");
+      Tell(socket, 1);
+      Hear<int>(socket);
+    }
+  });
+  SharedByTwo shared(wish, name);
+  Peer& first = shared.owner.peer;
+  Single second(wish);
+  Memory in(first, 64), later(second.peer, 64);
+  Receive(first, in);
+  Receive(second.peer, later);
+  fi_addr_t number = FI_ADDR_NOTAVAIL, again = FI_ADDR_NOTAVAIL;
+  Expect(fi_av_insert(shared.av, first.Address().data(), 1, &number, 0, nullptr) == 1,
+         "fi_av_insert");
+  Tell(other.socket(), 1);
+  Tell(other.socket(), number);
+  Await(first.rx_cq, "the receive of whom the number names first");
+  Hear<int>(other.socket());
+  Receive(first, in);
+  Need(fi_av_remove(shared.av, &number, 1, 0), "fi_av_remove");
+  Expect(fi_av_insert(shared.av, second.peer.Address().data(), 1, &again, 0, nullptr) == 1,
+         "fi_av_insert");
+  Expect(again == number, "the number that is free is not given again");
+  Tell(other.socket(), 1);
+  Await(second.peer.rx_cq, "the receive of whom the number names now");
+  ExpectNothing(first.rx_cq, 50, "what went to a number that is another's");
+  Expect(later.Has(4, 64), "wrong bytes");
+}
+
 FI_CASE("av.shared_read_needs_a_name_that_exists", kAddressed) {
   const Wish wish = {.caps = FI_MSG | FI_SHARED_AV};
   Ground ground(wish);

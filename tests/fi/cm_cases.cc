@@ -66,6 +66,24 @@ FI_CASE("cm.reject_with_data", kMsg) {
   Expect(Equals(told.data, "go away"), "err_data of %zu B", told.data.size());
 }
 
+// Who fails with the endpoint that he made for a request may still refuse the request.
+FI_CASE("cm.reject_after_endpoint", kMsg) {
+  const Listener listener;
+  Caller caller;
+  Need(fi_connect(caller.peer.ep, listener.address.data(), nullptr, 0), "fi_connect");
+  Peer server({});
+  server.request.reset(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
+  server.OpenEndpoint();
+  Need(fi_ep_bind(server.ep, server.eq->Base(), 0), "fi_ep_bind EQ");
+  ExpectError(fi_enable(server.ep), -FI_ENOCQ, "fi_enable without a CQ");
+  Need(fi_reject(listener.pep, server.request->handle, "go away", 7), "fi_reject");
+  Expect(fi_accept(server.ep, nullptr, 0) < 0, "fi_accept of what was rejected");
+  Need(server.ep.Close(), "fi_close of the endpoint");
+  const Event told = NextEvent(*caller.peer.eq);
+  Expect(told.error == FI_ECONNREFUSED, "%s", NameOf(told.error).c_str());
+  Expect(Equals(told.data, "go away"), "err_data of %zu B", told.data.size());
+}
+
 FI_CASE("cm.nobody_listens", kMsg) {
   std::vector<uint8_t> address;
   {
@@ -154,6 +172,32 @@ FI_CASE("cm.data_size_option", kMsg) {
   const int result = fi_connect(caller.peer.ep, listener.address.data(), data.data(), data.size());
   Expect(result < 0, "more than FI_OPT_CM_DATA_SIZE is accepted");
   Note("%zu B; more: %s", size, NameOf(result).c_str());
+}
+
+// fi_endpoint(3): an active endpoint acquires the address that a passive one has reserved.
+FI_CASE("cm.endpoint_of_a_passive_one", kMsg) {
+  const Listener listener;
+  Peer peer({});
+  Fid<fid_pep> pep;
+  Need(fi_passive_ep(peer.fabric, peer.info.get(), pep.Out(), nullptr), "fi_passive_ep");
+  Need(fi_pep_bind(pep, peer.eq->Base(), 0), "fi_pep_bind");
+  std::vector<uint8_t> reserved(512), own(512);
+  size_t length = reserved.size();
+  Need(fi_getname(pep.Base(), reserved.data(), &length), "fi_getname");
+  reserved.resize(length);
+  peer.info->handle = pep.Base();
+  peer.OpenEndpoint();
+  peer.info->handle = nullptr;
+  Need(pep.Close(), "fi_close of the passive endpoint");
+  peer.Bind();
+  peer.Enable();
+  Need(fi_connect(peer.ep, listener.address.data(), nullptr, 0), "fi_connect");
+  const Info request(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
+  length = own.size();
+  Need(fi_getname(peer.ep.Base(), own.data(), &length), "fi_getname");
+  own.resize(length);
+  Expect(own == reserved, "it has another address than the passive endpoint had");
+  Need(fi_reject(listener.pep, request->handle, nullptr, 0), "fi_reject");
 }
 
 FI_CASE("cm.many_from_one_listener", kMsg) {

@@ -15,8 +15,10 @@ constexpr uint64_t kRemote = FI_REMOTE_READ | FI_REMOTE_WRITE;
 // --- counters ----------------------------------------------------------------------------------
 
 struct Counted {
-  explicit Counted(uint64_t flags, fi_wait_obj wait = FI_WAIT_NONE, uint64_t caps = FI_MSG) {
+  explicit Counted(uint64_t flags, fi_wait_obj wait = FI_WAIT_NONE, uint64_t caps = FI_MSG,
+                   fi_wait_obj of_cqs = FI_WAIT_NONE) {
     Wish wish = {.caps = caps};
+    wish.wait = of_cqs;
     wish.unenabled = [this, flags, wait](Peer& peer) {
       cntr.push_back(OpenCntr(peer.domain, wait));
       Need(fi_ep_bind(peer.ep, cntr.back().Base(), flags), "fi_ep_bind counter");
@@ -151,6 +153,34 @@ FI_CASE("cntr.wait_fd", kAll) {
            return IsReadable(fd, 0) || fi_cntr_read(counted.Of(1)) == 1;
          }),
          "neither readable nor counted");
+}
+
+FI_CASE("cntr.trywait", kAll) {
+  // Nothing waits: who asks may sleep, and what is counted wakes him.
+  Counted counted(FI_RECV, FI_WAIT_FD, FI_MSG, FI_WAIT_FD);
+  Pair& pair = *counted.pair;
+  fid_cntr* cntr = counted.Of(1);
+  int fd = -1;
+  Need(fi_control(&cntr->fid, FI_GETWAIT, &fd), "FI_GETWAIT");
+  fid_t waited = &cntr->fid;
+  Memory out(pair.a(), 64), in(pair.b(), 64);
+  Receive(pair.b(), in, 1);
+  Expect(WaitUntil([&] { return fi_trywait(pair.b().fabric, &waited, 1) == 0; }, 1000),
+         "fi_trywait of a counter that nothing happens to: %s",
+         NameOf(fi_trywait(pair.b().fabric, &waited, 1)).c_str());
+  std::thread sender([&] {
+    Send(pair.a(), out, 2);
+    while (!PollCq(pair.a().tx_cq)) {
+    }
+  });
+  // A few looks, for what else may wake.
+  bool is_counted = false;
+  for (int i = 0; i < 100 && !is_counted; ++i) {
+    if (fi_trywait(pair.b().fabric, &waited, 1) == 0 && !IsReadable(fd, 4000)) break;
+    is_counted = fi_cntr_read(cntr) == 1;
+  }
+  sender.join();
+  Expect(is_counted, "a message does not wake who waits for its counter");
 }
 
 FI_CASE("cntr.busy", kAll) {

@@ -387,6 +387,19 @@ FI_CASE("msg.cancel", kAll) {
   Expect(nobody == -FI_ENOENT || nobody == 0, "cancelling nothing: %s", NameOf(nobody).c_str());
 }
 
+FI_CASE("msg.recv_transmit_complete", kAll) {
+  Pair pair;
+  Memory out(pair.a(), 64), in(pair.b(), 64);
+  out.Fill(12);
+  const iovec to = {in.data(), in.size()};
+  void* desc = in.desc();
+  const fi_msg message = {&to, &desc, 1, FI_ADDR_UNSPEC, ContextOf(3), 0};
+  Need(fi_recvmsg(pair.b().ep, &message, FI_TRANSMIT_COMPLETE | FI_COMPLETION), "fi_recvmsg");
+  Send(pair.a(), out);
+  Expect(Await(pair.b().rx_cq, "the receive").context == ContextOf(3), "another context");
+  Expect(in.Has(12, 64), "wrong bytes");
+}
+
 FI_CASE("msg.many_outstanding", kAll) {
   Pair pair;
   const size_t count =

@@ -175,6 +175,24 @@ FI_CASE("rma.fence_read_after_write", kReliable) {
   Expect(in.Has(8, in.size()), "the fenced read saw old bytes");
 }
 
+// An endpoint's default flags hold for what they can hold for: a read injects nothing.
+FI_CASE("rma.read_with_inject_by_default", kReliable) {
+  Wish wish = kRma;
+  wish.hints = [](fi_info* hints) { hints->tx_attr->op_flags = FI_INJECT; };
+  Pair pair(wish);
+  Memory in(pair.a(), 64), source(pair.b(), 64, kRemote);
+  source.Fill(6);
+  const iovec to = {in.data(), in.size()};
+  void* desc = in.desc();
+  Need(Post([&] {
+         return fi_readv(pair.a().ep, &to, &desc, 1, pair.a().other, source.Remote(), source.key(),
+                         ContextOf(1));
+       }),
+       "fi_readv");
+  Await(pair.a().tx_cq, "the read");
+  Expect(in.Has(6, 64), "wrong bytes");
+}
+
 FI_CASE("rma.order_raw_waw", kReliable) {
   Wish wish = kRma;
   wish.hints = [](fi_info* hints) {

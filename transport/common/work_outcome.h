@@ -47,7 +47,7 @@ inline void WriteCompletion(const WorkOutcome& outcome, Qpn qpn, bool is_send, C
   cqe.opcode = static_cast<uint8_t>(outcome.opcode);
   cqe.sl = outcome.sl;
   cqe.is_send = is_send ? 1 : 0;
-  cqe.recv_offset_bytes = cqe.reserved1 = cqe.reserved2 = 0;
+  cqe.recv_offset_bytes = cqe.place = cqe.reserved = 0;
   out.recv_ticket = 0;
   out.is_send = is_send;
   out.solicited = outcome.solicited || outcome.status != WcStatus::kSuccess;
