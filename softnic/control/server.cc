@@ -16,6 +16,7 @@
 #include "softnic/control/admin.h"
 #include "softnic/control/attached_client.h"
 #include "softnic/control/cm_front.h"
+#include "softnic/control/network_taps.h"
 
 namespace verbena::softnic {
 
@@ -202,10 +203,21 @@ void ControlServer::Stop() {
   listener_.close(ignored);
   const auto pending = pending_;  // closing one takes it out
   for (const auto& [connection, owner] : pending) connection->Close();
-  cm_->End([this] { io_.stop(); });
+  cm_->End([this] { EndRecordings(); });
   idle_timer_.expires_after(kEndPatience);
   idle_timer_.async_wait([this](error_code error) {
     if (!error) io_.stop();
+  });
+}
+
+// The last thing, so that they have what the end itself sends.
+void ControlServer::EndRecordings() {
+  if (taps_ == nullptr) return io_.stop();
+  shard_->Post([this] {
+    asio::post(io_, [this, errors = taps_->EndRecordings()] {
+      for (const std::string& error : errors) log_.Error(error);
+      io_.stop();
+    });
   });
 }
 

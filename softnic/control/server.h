@@ -116,6 +116,7 @@ class ControlServer {
   void AcceptAfter(std::chrono::nanoseconds pause);
   void AddConnection(UniqueFd socket);
   void AwaitSignals();
+  void EndRecordings();
   bool IsUsed() const { return !clients_.empty() || holds_ != 0; }
   void StartIdleTime();
   void AwaitIdleEnd(std::chrono::milliseconds wait);
