@@ -13,6 +13,8 @@
 #include <cstring>
 #include <utility>
 
+#include "softnic/control/watch.h"
+
 namespace verbena::softnic {
 
 namespace asio = boost::asio;
@@ -74,8 +76,9 @@ int AttachedClient::Start(UniqueFd socket, const shm::Hello& hello, const Attach
                                              });
   int error = session_->Create();
   if (error != 0) return error;
-  watched_socket_.assign(watched.Release());
-  pidfd_.assign(pidfd.Release());
+  error = softnic::Watch(&watched, &watched_socket_);
+  if (error == 0) error = softnic::Watch(&pidfd, &pidfd_);
+  if (error != 0) return error;
   OpenOnLeader(hello, joins != nullptr ? joins->id_ : 0);
   Watch();
   WatchProcess();

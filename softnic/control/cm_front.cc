@@ -13,6 +13,7 @@
 
 #include "softnic/control/client_session.h"
 #include "softnic/control/server.h"
+#include "softnic/control/watch.h"
 
 namespace verbena::softnic {
 
@@ -65,9 +66,10 @@ bool NeedsAddresses(const shm::CmRequest& request) {
 
 // --- one client ----------------------------------------------------------------------------------
 
-CmClient::CmClient(CmFront* front, UniqueFd socket, uint32_t session, std::string program, int pid)
+CmClient::CmClient(CmFront* front, asio::posix::stream_descriptor socket, uint32_t session,
+                   std::string program, int pid)
     : front_(front),
-      socket_(front->server_->io(), socket.Release()),
+      socket_(std::move(socket)),
       session_(session),
       program_(std::move(program)),
       pid_(pid) {}
@@ -192,7 +194,10 @@ void CmFront::Accept(UniqueFd socket, const shm::Hello& hello) {
   } else if (connections_.size() >= server_->config().sessions_max) {
     welcome.error = EMFILE;
   }
-  const int error = SendWithFds(socket.get(), &welcome, sizeof(welcome), nullptr, 0);
+  asio::posix::stream_descriptor watched(server_->io());
+  if (welcome.error == 0) welcome.error = Watch(&socket, &watched);
+  const int fd = watched.is_open() ? watched.native_handle() : socket.get();
+  const int error = SendWithFds(fd, &welcome, sizeof(welcome), nullptr, 0);
   if (error != 0 || welcome.error != 0) return;
   WatchAddresses();
   const uint32_t session = service_.OpenSession();
@@ -200,7 +205,7 @@ void CmFront::Accept(UniqueFd socket, const shm::Hello& hello) {
   server_->log().Debug("cm session " + std::to_string(session) + " opened by " + program +
                        " (pid " + std::to_string(peer.pid) + ")");
   auto connection =
-      std::make_shared<CmClient>(this, std::move(socket), session, std::move(program), peer.pid);
+      std::make_shared<CmClient>(this, std::move(watched), session, std::move(program), peer.pid);
   connections_.emplace(session, connection);
   server_->AddHold();
   connection->AwaitRequest();
@@ -399,11 +404,13 @@ void CmFront::WatchAddresses() {
                          strerror(errno));
     return;
   }
-  const int fd = dup(interfaces_.fd());
-  if (fd < 0) return;
-  watched_ = std::make_unique<asio::posix::stream_descriptor>(server_->io(), fd);
   TellAddresses();
   TellNics();
+  UniqueFd fd(dup(interfaces_.fd()));
+  auto watched = std::make_unique<asio::posix::stream_descriptor>(server_->io());
+  // Then they are looked at with each client that comes, and before requests that need them.
+  if (!fd.IsValid() || Watch(&fd, watched.get()) != 0) return;
+  watched_ = std::move(watched);
   AwaitAddressChange();
 }
 
@@ -418,7 +425,7 @@ void CmFront::AwaitAddressChange() {
 // Also before a request that needs them: whoever gave the host an address and then uses it must not
 // be told that it has none.
 void CmFront::LookAtAddresses() {
-  if (watched_ == nullptr) return;
+  if (interfaces_.fd() < 0) return;
   std::vector<transport::InterfaceChange> changes;
   interfaces_.Poll(&changes);
   if (changes.empty()) return;

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "softnic/control/unique_fd.h"
+#include "softnic/control/watch.h"
 #include "softnic/engine/shard.h"
 
 namespace verbena::softnic {
@@ -46,9 +48,10 @@ int CmLookUps::Start(const CmService::LookUp& what) {
 // False: they can't be watched here; then it is packets that tell.
 bool CmLookUps::WatchNeighbours() {
   if (neighbours_ != nullptr) return true;
-  const int fd = transport::OpenNeighbourEvents();
-  if (fd < 0) return false;
-  neighbours_ = std::make_unique<boost::asio::posix::stream_descriptor>(*io_, fd);
+  UniqueFd fd(transport::OpenNeighbourEvents());
+  auto neighbours = std::make_unique<boost::asio::posix::stream_descriptor>(*io_);
+  if (!fd.IsValid() || Watch(&fd, neighbours.get()) != 0) return false;
+  neighbours_ = std::move(neighbours);
   AwaitNeighbours();
   return true;
 }

@@ -17,6 +17,7 @@
 #include "softnic/control/attached_client.h"
 #include "softnic/control/cm_front.h"
 #include "softnic/control/network_taps.h"
+#include "softnic/control/watch.h"
 
 namespace verbena::softnic {
 
@@ -58,8 +59,8 @@ NicConfig MakeNicConfig(const std::string& name_prefix, uint32_t index, uint32_t
 
 // --- connections before they say what they are --------------------------------------------------
 
-Connection::Connection(ControlServer* server, UniqueFd socket)
-    : server_(server), socket_(server->io(), socket.Release()), deadline_(server->io()) {}
+Connection::Connection(ControlServer* server, asio::posix::stream_descriptor socket)
+    : server_(server), socket_(std::move(socket)), deadline_(server->io()) {}
 
 void Connection::AwaitHello() {
   auto self = shared_from_this();
@@ -233,7 +234,10 @@ void ControlServer::Accept() {
         log_.Error(std::string("can't accept a client: ") + strerror(errno));
         return AcceptAfter(kAcceptPause);
       }
-      AddConnection(std::move(socket));
+      if (const int full = AddConnection(std::move(socket)); full != 0) {
+        log_.Error(std::string("can't watch a client: ") + strerror(full));
+        return AcceptAfter(kAcceptPause);
+      }
       auto now = std::chrono::steady_clock::now();
       // Lies in the past by as many intervals as connections may still come at once.
       accepted_until_ =
@@ -251,17 +255,23 @@ void ControlServer::AcceptAfter(std::chrono::nanoseconds pause) {
   });
 }
 
-void ControlServer::AddConnection(UniqueFd socket) {
+int ControlServer::AddConnection(UniqueFd socket) {
   ucred peer = {};
   socklen_t bytes = sizeof(peer);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 ||
       (peer.uid != geteuid() && peer.uid != 0) || pending_.size() >= config_.pending_max) {
     refused_ += 1;
-    return;
+    return 0;
   }
-  auto connection = std::make_shared<Connection>(this, std::move(socket));
+  asio::posix::stream_descriptor watched(io_);
+  if (const int error = Watch(&socket, &watched); error != 0) {
+    refused_ += 1;
+    return error;
+  }
+  auto connection = std::make_shared<Connection>(this, std::move(watched));
   pending_.emplace(connection.get(), connection);
   connection->AwaitHello();
+  return 0;
 }
 
 void ControlServer::Attach(UniqueFd socket, const shm::Hello& hello, const AttachedClient* joins) {
@@ -323,7 +333,12 @@ void ControlServer::List(UniqueFd socket) {
 }
 
 void ControlServer::Admin(UniqueFd socket) {
-  std::make_shared<AdminConnection>(this, std::move(socket))->Start();
+  asio::posix::stream_descriptor watched(io_);
+  if (Watch(&socket, &watched) != 0) {
+    refused_ += 1;
+    return;
+  }
+  std::make_shared<AdminConnection>(this, std::move(watched))->Start();
 }
 
 void ControlServer::DropHold() {
