@@ -13,6 +13,7 @@
 #include <cstring>
 #include <utility>
 
+#include "softnic/control/program_name.h"
 #include "softnic/control/watch.h"
 
 namespace verbena::softnic {
@@ -59,7 +60,7 @@ AttachedClient::~AttachedClient() = default;
 int AttachedClient::Start(UniqueFd socket, const shm::Hello& hello, const AttachedClient* joins) {
   if (joins != nullptr && joins->id_ == 0) return ENODEV;
   nic_ = joins != nullptr ? joins->nic_ : hello.nic;
-  program_.assign(hello.program, strnlen(hello.program, sizeof(hello.program)));
+  program_ = ProgramNameOf(hello.program, sizeof(hello.program));
   UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   if (!pidfd.IsValid()) return errno;
   // The session sends on its own copy: the control thread may stop watching at any time.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "softnic/control/client_session.h"
+#include "softnic/control/program_name.h"
 #include "softnic/control/server.h"
 #include "softnic/control/watch.h"
 
@@ -201,7 +202,7 @@ void CmFront::Accept(UniqueFd socket, const shm::Hello& hello) {
   if (error != 0 || welcome.error != 0) return;
   WatchAddresses();
   const uint32_t session = service_.OpenSession();
-  std::string program(hello.program, strnlen(hello.program, sizeof(hello.program)));
+  std::string program = ProgramNameOf(hello.program, sizeof(hello.program));
   server_->log().Debug("cm session " + std::to_string(session) + " opened by " + program +
                        " (pid " + std::to_string(peer.pid) + ")");
   auto connection =
