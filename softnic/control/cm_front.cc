@@ -215,6 +215,7 @@ void CmFront::Accept(UniqueFd socket, const shm::Hello& hello) {
 void CmFront::Forget(uint32_t session) {
   if (connections_.erase(session) == 0) return;
   service_.CloseSession(Shard::ReadClock(), session);
+  look_ups_.Withdraw(session);
   Drain();
   server_->DropHold();
 }
@@ -223,6 +224,9 @@ void CmFront::Request(uint32_t session, const shm::CmRequest& request, shm::CmRe
   if (NeedsAddresses(request)) LookAtAddresses();
   service_.OnRequest(Shard::ReadClock(), session, request, reply);
   LookUp(reply);
+  const bool is_gone =
+      request.op == static_cast<uint32_t>(shm::CmOp::kDestroyId) && reply->error == 0;
+  if (is_gone) look_ups_.Withdraw(session, request.handle);
   Drain();
 }
 
