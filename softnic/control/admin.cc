@@ -202,8 +202,8 @@ bool ParseKind(const std::string& name, ShowKind* out) {
 
 }  // namespace
 
-AdminConnection::AdminConnection(ControlServer* server, UniqueFd socket)
-    : server_(server), socket_(server->io(), socket.Release()), deadline_(server->io()) {
+AdminConnection::AdminConnection(ControlServer* server, asio::posix::stream_descriptor socket)
+    : server_(server), socket_(std::move(socket)), deadline_(server->io()) {
   server_->AddRequest();
 }
 

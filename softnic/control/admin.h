@@ -9,14 +9,13 @@
 
 #include "softnic/control/network_taps.h"
 #include "softnic/control/server.h"
-#include "softnic/control/unique_fd.h"
 #include "softnic/device/device.h"
 
 namespace verbena::softnic {
 
 class AdminConnection : public std::enable_shared_from_this<AdminConnection> {
  public:
-  AdminConnection(ControlServer* server, UniqueFd socket);
+  AdminConnection(ControlServer* server, boost::asio::posix::stream_descriptor socket);
   ~AdminConnection();
   void Start();
 

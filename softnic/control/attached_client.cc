@@ -13,6 +13,9 @@
 #include <cstring>
 #include <utility>
 
+#include "softnic/control/program_name.h"
+#include "softnic/control/watch.h"
+
 namespace verbena::softnic {
 
 namespace asio = boost::asio;
@@ -57,7 +60,7 @@ AttachedClient::~AttachedClient() = default;
 int AttachedClient::Start(UniqueFd socket, const shm::Hello& hello, const AttachedClient* joins) {
   if (joins != nullptr && joins->id_ == 0) return ENODEV;
   nic_ = joins != nullptr ? joins->nic_ : hello.nic;
-  program_.assign(hello.program, strnlen(hello.program, sizeof(hello.program)));
+  program_ = ProgramNameOf(hello.program, sizeof(hello.program));
   UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   if (!pidfd.IsValid()) return errno;
   // The session sends on its own copy: the control thread may stop watching at any time.
@@ -74,8 +77,9 @@ int AttachedClient::Start(UniqueFd socket, const shm::Hello& hello, const Attach
                                              });
   int error = session_->Create();
   if (error != 0) return error;
-  watched_socket_.assign(watched.Release());
-  pidfd_.assign(pidfd.Release());
+  error = softnic::Watch(&watched, &watched_socket_);
+  if (error == 0) error = softnic::Watch(&pidfd, &pidfd_);
+  if (error != 0) return error;
   OpenOnLeader(hello, joins != nullptr ? joins->id_ : 0);
   Watch();
   WatchProcess();

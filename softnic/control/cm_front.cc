@@ -12,7 +12,9 @@
 #include <utility>
 
 #include "softnic/control/client_session.h"
+#include "softnic/control/program_name.h"
 #include "softnic/control/server.h"
+#include "softnic/control/watch.h"
 
 namespace verbena::softnic {
 
@@ -65,9 +67,10 @@ bool NeedsAddresses(const shm::CmRequest& request) {
 
 // --- one client ----------------------------------------------------------------------------------
 
-CmClient::CmClient(CmFront* front, UniqueFd socket, uint32_t session, std::string program, int pid)
+CmClient::CmClient(CmFront* front, asio::posix::stream_descriptor socket, uint32_t session,
+                   std::string program, int pid)
     : front_(front),
-      socket_(front->server_->io(), socket.Release()),
+      socket_(std::move(socket)),
       session_(session),
       program_(std::move(program)),
       pid_(pid) {}
@@ -198,15 +201,18 @@ void CmFront::Accept(UniqueFd socket, const shm::Hello& hello) {
   } else if (connections_.size() >= server_->config().sessions_max) {
     welcome.error = EMFILE;
   }
-  const int error = SendWithFds(socket.get(), &welcome, sizeof(welcome), nullptr, 0);
+  asio::posix::stream_descriptor watched(server_->io());
+  if (welcome.error == 0) welcome.error = Watch(&socket, &watched);
+  const int fd = watched.is_open() ? watched.native_handle() : socket.get();
+  const int error = SendWithFds(fd, &welcome, sizeof(welcome), nullptr, 0);
   if (error != 0 || welcome.error != 0) return;
   WatchAddresses();
   const uint32_t session = service_.OpenSession();
-  std::string program(hello.program, strnlen(hello.program, sizeof(hello.program)));
+  std::string program = ProgramNameOf(hello.program, sizeof(hello.program));
   server_->log().Debug("cm session " + std::to_string(session) + " opened by " + program +
                        " (pid " + std::to_string(peer.pid) + ")");
   auto connection =
-      std::make_shared<CmClient>(this, std::move(socket), session, std::move(program), peer.pid);
+      std::make_shared<CmClient>(this, std::move(watched), session, std::move(program), peer.pid);
   connections_.emplace(session, connection);
   server_->AddHold();
   connection->AwaitRequest();
@@ -215,6 +221,7 @@ void CmFront::Accept(UniqueFd socket, const shm::Hello& hello) {
 void CmFront::Forget(uint32_t session) {
   if (connections_.erase(session) == 0) return;
   service_.CloseSession(Shard::ReadClock(), session);
+  look_ups_.Withdraw(session);
   Drain();
   server_->DropHold();
 }
@@ -223,6 +230,9 @@ void CmFront::Request(uint32_t session, const shm::CmRequest& request, shm::CmRe
   if (NeedsAddresses(request)) LookAtAddresses();
   service_.OnRequest(Shard::ReadClock(), session, request, reply);
   LookUp(reply);
+  const bool is_gone =
+      request.op == static_cast<uint32_t>(shm::CmOp::kDestroyId) && reply->error == 0;
+  if (is_gone) look_ups_.Withdraw(session, request.handle);
   Drain();
 }
 
@@ -405,11 +415,13 @@ void CmFront::WatchAddresses() {
                          strerror(errno));
     return;
   }
-  const int fd = dup(interfaces_.fd());
-  if (fd < 0) return;
-  watched_ = std::make_unique<asio::posix::stream_descriptor>(server_->io(), fd);
   TellAddresses();
   TellNics();
+  UniqueFd fd(dup(interfaces_.fd()));
+  auto watched = std::make_unique<asio::posix::stream_descriptor>(server_->io());
+  // Then they are looked at with each client that comes, and before requests that need them.
+  if (!fd.IsValid() || Watch(&fd, watched.get()) != 0) return;
+  watched_ = std::move(watched);
   AwaitAddressChange();
 }
 
@@ -424,7 +436,7 @@ void CmFront::AwaitAddressChange() {
 // Also before a request that needs them: whoever gave the host an address and then uses it must not
 // be told that it has none.
 void CmFront::LookAtAddresses() {
-  if (watched_ == nullptr) return;
+  if (interfaces_.fd() < 0) return;
   std::vector<transport::InterfaceChange> changes;
   interfaces_.Poll(&changes);
   if (changes.empty()) return;

@@ -34,7 +34,8 @@ class CmFront;
 // One client's connection, and its session in the service.
 class CmClient : public std::enable_shared_from_this<CmClient> {
  public:
-  CmClient(CmFront* front, UniqueFd socket, uint32_t session, std::string program, int pid);
+  CmClient(CmFront* front, boost::asio::posix::stream_descriptor socket, uint32_t session,
+           std::string program, int pid);
   void AwaitRequest();
   void SetReadable(shm::CmHandle channel, bool is_readable);
 

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "softnic/control/unique_fd.h"
+#include "softnic/control/watch.h"
 #include "softnic/engine/shard.h"
 
 namespace verbena::softnic {
@@ -16,8 +18,9 @@ namespace {
 // The kernel gives up a neighbour after three seconds; who waits longer has it look again.
 constexpr Duration kSolicitInterval = Milliseconds(1000);
 // Looked for at a time; each costs a question whenever something about a neighbour changes. More
-// count as found: then it is packets that tell.
+// count as found: then it is packets that tell. No session takes all.
 constexpr size_t kPendingMax = 256;
+constexpr ptrdiff_t kPendingPerSessionMax = 64;
 // Longer than anybody waits; a program's int may be anything.
 constexpr uint32_t kTimeoutMaxMs = 24 * 3600 * 1000;
 
@@ -31,7 +34,7 @@ int CmLookUps::Start(const CmService::LookUp& what) {
   int error = transport::FindNextHop(what.local, what.remote, what.scope_id, &hop);
   if (error != 0) return error;
   // Watched first: what becomes known between a look and the watch would be told to nobody.
-  const bool may_ask = !hop.is_here && pending_.size() < kPendingMax && WatchNeighbours();
+  const bool may_ask = !hop.is_here && HasRoom(what.session) && WatchNeighbours();
   if (!may_ask || transport::IsKnown(hop)) {
     done_(what, 0);
     return 0;
@@ -43,12 +46,31 @@ int CmLookUps::Start(const CmService::LookUp& what) {
   return 0;
 }
 
+bool CmLookUps::HasRoom(uint32_t session) const {
+  const auto is_its = [&](const Pending& pending) { return pending.what.session == session; };
+  return pending_.size() < kPendingMax &&
+         std::count_if(pending_.begin(), pending_.end(), is_its) < kPendingPerSessionMax;
+}
+
+void CmLookUps::Withdraw(uint32_t session) {
+  std::erase_if(pending_, [&](const Pending& p) { return p.what.session == session; });
+  ArmTimer();
+}
+
+void CmLookUps::Withdraw(uint32_t session, shm::CmHandle id) {
+  std::erase_if(pending_, [&](const Pending& pending) {
+    return pending.what.session == session && pending.what.id == id;
+  });
+  ArmTimer();
+}
+
 // False: they can't be watched here; then it is packets that tell.
 bool CmLookUps::WatchNeighbours() {
   if (neighbours_ != nullptr) return true;
-  const int fd = transport::OpenNeighbourEvents();
-  if (fd < 0) return false;
-  neighbours_ = std::make_unique<boost::asio::posix::stream_descriptor>(*io_, fd);
+  UniqueFd fd(transport::OpenNeighbourEvents());
+  auto neighbours = std::make_unique<boost::asio::posix::stream_descriptor>(*io_);
+  if (!fd.IsValid() || Watch(&fd, neighbours.get()) != 0) return false;
+  neighbours_ = std::move(neighbours);
   AwaitNeighbours();
   return true;
 }

@@ -25,6 +25,9 @@ class CmLookUps {
 
   // 0: `done` is told, now or later. ENETUNREACH, EHOSTUNREACH and the like: there is no route.
   int Start(const CmService::LookUp& what);
+  // Who asked is no more: `done` is not told.
+  void Withdraw(uint32_t session);
+  void Withdraw(uint32_t session, shm::CmHandle id);
 
  private:
   struct Pending {
@@ -33,6 +36,7 @@ class CmLookUps {
     Instant due;
   };
 
+  bool HasRoom(uint32_t session) const;
   bool WatchNeighbours();
   void AwaitNeighbours();
   void Look();

@@ -131,4 +131,19 @@ RecordingStatus NetworkTaps::StatusOf(RecordingKind kind) const {
   return trace_.file == nullptr ? trace_.last : StatusOfFile(*trace_.file);
 }
 
+std::vector<std::string> NetworkTaps::EndRecordings() {
+  std::vector<std::string> errors;
+  for (const RecordingKind kind : {RecordingKind::kCapture, RecordingKind::kTrace}) {
+    // Of one that has ended, whoever ended it was told.
+    const bool is_there =
+        kind == RecordingKind::kCapture ? capture_.file != nullptr : trace_.file != nullptr;
+    if (!is_there) continue;
+    const RecordingStatus status = StopRecording(kind);
+    if (status.error.empty()) continue;
+    const char* name = kind == RecordingKind::kCapture ? "capture" : "trace";
+    errors.push_back(std::string("the ") + name + " ended early: " + status.error);
+  }
+  return errors;
+}
+
 }  // namespace verbena::softnic

@@ -51,6 +51,8 @@ class NetworkTaps {
   void StartRecording(RecordingKind kind, Instant now, int fd, uint64_t limit_bytes);
   RecordingStatus StopRecording(RecordingKind kind);
   RecordingStatus StatusOf(RecordingKind kind) const;
+  // As the instance ends: those that run are written as far as can be. What is wrong with any.
+  std::vector<std::string> EndRecordings();
 
  private:
   // From the network to the NIC. The fault tap stays once there were rules, as it may hold packets.

@@ -16,6 +16,8 @@
 #include "softnic/control/admin.h"
 #include "softnic/control/attached_client.h"
 #include "softnic/control/cm_front.h"
+#include "softnic/control/network_taps.h"
+#include "softnic/control/watch.h"
 
 namespace verbena::softnic {
 
@@ -57,8 +59,8 @@ NicConfig MakeNicConfig(const std::string& name_prefix, uint32_t index, uint32_t
 
 // --- connections before they say what they are --------------------------------------------------
 
-Connection::Connection(ControlServer* server, UniqueFd socket)
-    : server_(server), socket_(server->io(), socket.Release()), deadline_(server->io()) {}
+Connection::Connection(ControlServer* server, asio::posix::stream_descriptor socket)
+    : server_(server), socket_(std::move(socket)), deadline_(server->io()) {}
 
 void Connection::AwaitHello() {
   auto self = shared_from_this();
@@ -205,10 +207,21 @@ void ControlServer::Stop() {
   listener_.close(ignored);
   const auto pending = pending_;  // closing one takes it out
   for (const auto& [connection, owner] : pending) connection->Close();
-  cm_->End([this] { io_.stop(); });
+  cm_->End([this] { EndRecordings(); });
   idle_timer_.expires_after(kEndPatience);
   idle_timer_.async_wait([this](error_code error) {
     if (!error) io_.stop();
+  });
+}
+
+// The last thing, so that they have what the end itself sends.
+void ControlServer::EndRecordings() {
+  if (taps_ == nullptr) return io_.stop();
+  shard_->Post([this] {
+    asio::post(io_, [this, errors = taps_->EndRecordings()] {
+      for (const std::string& error : errors) log_.Error(error);
+      io_.stop();
+    });
   });
 }
 
@@ -224,7 +237,10 @@ void ControlServer::Accept() {
         log_.Error(std::string("can't accept a client: ") + strerror(errno));
         return AcceptAfter(kAcceptPause);
       }
-      AddConnection(std::move(socket));
+      if (const int full = AddConnection(std::move(socket)); full != 0) {
+        log_.Error(std::string("can't watch a client: ") + strerror(full));
+        return AcceptAfter(kAcceptPause);
+      }
       auto now = std::chrono::steady_clock::now();
       // Lies in the past by as many intervals as connections may still come at once.
       accepted_until_ =
@@ -242,17 +258,23 @@ void ControlServer::AcceptAfter(std::chrono::nanoseconds pause) {
   });
 }
 
-void ControlServer::AddConnection(UniqueFd socket) {
+int ControlServer::AddConnection(UniqueFd socket) {
   ucred peer = {};
   socklen_t bytes = sizeof(peer);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 ||
       (peer.uid != geteuid() && peer.uid != 0) || pending_.size() >= config_.pending_max) {
     refused_ += 1;
-    return;
+    return 0;
   }
-  auto connection = std::make_shared<Connection>(this, std::move(socket));
+  asio::posix::stream_descriptor watched(io_);
+  if (const int error = Watch(&socket, &watched); error != 0) {
+    refused_ += 1;
+    return error;
+  }
+  auto connection = std::make_shared<Connection>(this, std::move(watched));
   pending_.emplace(connection.get(), connection);
   connection->AwaitHello();
+  return 0;
 }
 
 void ControlServer::Attach(UniqueFd socket, const shm::Hello& hello, const AttachedClient* joins) {
@@ -314,7 +336,12 @@ void ControlServer::List(UniqueFd socket) {
 }
 
 void ControlServer::Admin(UniqueFd socket) {
-  std::make_shared<AdminConnection>(this, std::move(socket))->Start();
+  asio::posix::stream_descriptor watched(io_);
+  if (Watch(&socket, &watched) != 0) {
+    refused_ += 1;
+    return;
+  }
+  std::make_shared<AdminConnection>(this, std::move(watched))->Start();
 }
 
 void ControlServer::DropHold() {

@@ -43,7 +43,7 @@ class NetworkTaps;
 // One accepted connection. Kinds differ in what happens after Hello.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(ControlServer* server, UniqueFd socket);
+  Connection(ControlServer* server, boost::asio::posix::stream_descriptor socket);
   virtual ~Connection() = default;
 
  protected:
@@ -117,8 +117,10 @@ class ControlServer {
   friend class Connection;
   void Accept();
   void AcceptAfter(std::chrono::nanoseconds pause);
-  void AddConnection(UniqueFd socket);
+  // 0, or errno: the kernel has no room for it.
+  int AddConnection(UniqueFd socket);
   void AwaitSignals();
+  void EndRecordings();
   bool IsUsed() const { return !clients_.empty() || holds_ != 0; }
   void StartIdleTime();
   void AwaitIdleEnd(std::chrono::milliseconds wait);

@@ -137,6 +137,16 @@ TEST(Attach, NonsenseHellosAreClosedAndOthersServed) {
       << daemon.FdCount() << " fds, " << baseline << " before";
 }
 
+TEST(Attach, AProgramsNameIsMadePrintable) {
+  TestDaemon daemon;
+  TestClient client;
+  shm::Hello hello = client.hello();
+  std::strcpy(hello.program, "caf\xc3\xa9\n\x1b\xff\xc3");
+  ASSERT_TRUE(client.Attach(daemon.directory(), hello));
+  const std::string shown = daemon.Ask("{\"op\":\"show\",\"kind\":\"session\"}");
+  EXPECT_NE(shown.find("\"program\":\"caf\xc3\xa9????\""), std::string::npos) << shown;
+}
+
 TEST(Attach, SendingAfterHelloEndsTheSession) {
   TestDaemon daemon;
   TestClient client;

@@ -37,6 +37,17 @@ TEST(CmSession, OtherAbiVersionIsToldSo) {
   EXPECT_EQ(client.Open(daemon.directory(), hello), EPROTO);
 }
 
+TEST(CmSession, AProgramsNameIsMadePrintable) {
+  TestDaemon daemon;
+  CmTestClient client;
+  shm::Hello hello = CmTestClient::HelloOf();
+  std::strcpy(hello.program, "line\nline\xff");
+  ASSERT_EQ(client.Open(daemon.directory(), hello), 0);
+  ASSERT_NE(client.CreateId(client.CreateChannel(), 1), 0u);
+  const std::string shown = daemon.Ask("{\"op\":\"show\",\"kind\":\"cm\"}");
+  EXPECT_NE(shown.find("\"program\":\"line?line?\""), std::string::npos) << shown;
+}
+
 TEST(CmSession, TooManyAreToldSo) {
   TestDaemon daemon({"--max-sessions=2"});
   CmTestClient one(daemon), other(daemon), third;

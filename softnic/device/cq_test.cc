@@ -135,6 +135,50 @@ TEST_F(CqTest, FullChannelDoesNotHoldUpAnother) {
   EXPECT_EQ(b.services.open_channels.at(other_channel).size(), 1u);
 }
 
+// Each that is tried is a system call, and all wait for the leader meanwhile.
+TEST_F(CqTest, ChannelsThatNobodyReadsAreTriedAFewAtATime) {
+  constexpr uint32_t kUnread = 300, kTriesOfOneMax = 64;
+  std::vector<shm::Handle> unread;
+  b.services.fd_capacity = 0;
+  for (uint32_t i = 0; i < kUnread; ++i) {
+    unread.push_back(b.CreateChannel());
+    TestCq cq = b.MustCreateCq(4, unread.back());
+    TestQp qp = b.MustCreateQp(Service::kRc, cq);
+    cq.ring.Arm(false);
+    ASSERT_EQ(b.ToInit(qp, Service::kRc), 0);
+    b.PostRecv(qp, 1, {});
+    ASSERT_EQ(b.ToError(qp), 0);
+  }
+  b.services.refused_events = 0;
+  world.device->FlushEvents();
+  EXPECT_GE(b.services.refused_events, 1u);
+  EXPECT_LE(b.services.refused_events, kTriesOfOneMax);
+  // Whoever reads gets its own, behind however many that do not.
+  a.services.fd_capacity = 0;
+  const shm::Handle read = a.CreateChannel();
+  TestCq cq = a.MustCreateCq(4, read);
+  TestQp qp = a.MustCreateQp(Service::kRc, cq);
+  cq.ring.Arm(false);
+  ASSERT_EQ(a.ToInit(qp, Service::kRc), 0);
+  a.PostRecv(qp, 1, {});
+  ASSERT_EQ(a.ToError(qp), 0);
+  a.services.fd_capacity = 10;
+  world.device->FlushEvents();
+  EXPECT_EQ(a.services.open_channels.at(read).size(), 1u) << "another client";
+  cq_b.ring.Arm(false);
+  SendOne();
+  b.services.open_channels.at(channel).clear();
+  b.services.fd_capacity = 1;
+  for (shm::Handle full : unread) b.services.open_channels.at(full).push_back({});
+  for (uint32_t flush = 0; flush <= kUnread; ++flush) world.device->FlushEvents();
+  EXPECT_EQ(Fd().size(), 1u) << "another channel of this one";
+  for (shm::Handle full : unread) b.services.open_channels.at(full).clear();
+  world.device->FlushEvents();
+  for (shm::Handle emptied : unread) {
+    ASSERT_EQ(b.services.open_channels.at(emptied).size(), 1u);
+  }
+}
+
 TEST_F(CqTest, EventOfADestroyedCqIsDiscarded) {
   TestCq doomed = b.MustCreateCq(4, channel);
   TestQp qp = b.MustCreateQp(Service::kRc, doomed);

@@ -99,6 +99,19 @@ TEST_F(Dm, AtomicsAndLocalUse) {
   EXPECT_EQ(host_b[0], 12);
 }
 
+// A word across two lines of the cache would be a locked operation of all the machine's memory.
+TEST_F(Dm, AnAtomicsWordIsAlignedInMemoryToo) {
+  TestMr odd;
+  ASSERT_EQ(RegDm(b, dm_b, 60, 32, kDmAll, &odd), 0);
+  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kAtomicFetchAndAdd, 1);
+  wqe.remote_addr = 0;
+  wqe.rkey = odd.rkey;
+  wqe.atomic.compare_add = 3;
+  a.Post(qp_a, wqe, {SgeOf(memory_a, 8, mr_a.lkey)});
+  EXPECT_EQ(Outcome(a, cq_a), WcStatus::kRemInvReqErr);
+  EXPECT_EQ(bytes_b[60], std::byte{0});
+}
+
 TEST_F(Dm, RegistrationHasItsRules) {
   TestMr mr;
   EXPECT_EQ(RegDm(b, dm_b, 0, 100, kAll, &mr), EINVAL) << "not zero-based";

@@ -3,6 +3,15 @@
 
 namespace verbena::softnic {
 
+namespace {
+
+// What may be found full in one flush: sessions, and channels of each. It is a system call each
+// time that everybody waits for; the next flush goes on with others.
+constexpr uint32_t kFullSessionsMax = 8;
+constexpr uint32_t kFullChannelsMax = 16;
+
+}  // namespace
+
 void DeviceCore::PushChannelEvent(Cq& cq) {
   // One undelivered event tells as much as two: the client has not looked at the CQ since.
   if (cq.has_undelivered_event) return;
@@ -40,16 +49,29 @@ void DeviceCore::PushAsyncEvent(Session& session, EventSource source, EventType 
   if (!session.events_hook.IsLinked()) sessions_with_events_.PushBack(session.events_hook);
 }
 
+// Where it stops, services have found a full fd, and so had another flush asked for. What was tried
+// in vain goes behind the others, so that each has its turn.
 void DeviceCore::FlushEvents() {
-  sessions_with_events_.ForEach([this](Session& session) {
-    if (FlushSessionEvents(session)) session.events_hook.Unlink();
-  });
+  IntrusiveList<Session> full;
+  for (uint32_t i = 0; i < kFullSessionsMax && !sessions_with_events_.IsEmpty();) {
+    Session* session = sessions_with_events_.PopFront();
+    if (FlushSessionEvents(*session)) continue;
+    full.PushBack(session->events_hook);
+    ++i;
+  }
+  while (Session* session = full.PopFront()) sessions_with_events_.PushBack(session->events_hook);
 }
 
 bool DeviceCore::FlushSessionEvents(Session& session) {
-  session.waiting_channels.ForEach([this](Channel& channel) {
-    if (FlushChannel(channel)) channel.waiting_hook.Unlink();
-  });
+  IntrusiveList<Channel> full;
+  for (uint32_t i = 0; i < kFullChannelsMax && !session.waiting_channels.IsEmpty();) {
+    Channel* channel = session.waiting_channels.PopFront();
+    if (FlushChannel(*channel)) continue;
+    full.PushBack(channel->waiting_hook);
+    ++i;
+  }
+  while (Channel* channel = full.PopFront())
+    session.waiting_channels.PushBack(channel->waiting_hook);
   bool is_async_empty = FlushAsyncEvents(session);
   return is_async_empty && session.waiting_channels.IsEmpty();
 }

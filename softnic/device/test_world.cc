@@ -56,7 +56,10 @@ int FakeServices::OpenChannel(shm::Handle channel) {
 
 bool FakeServices::SendChannelEvent(shm::Handle channel, const shm::ChannelEvent& event) {
   std::deque<shm::ChannelEvent>& fd = open_channels.at(channel);
-  if (fd.size() >= fd_capacity) return false;
+  if (fd.size() >= fd_capacity) {
+    ++refused_events;
+    return false;
+  }
   fd.push_back(event);
   return true;
 }

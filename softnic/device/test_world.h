@@ -124,6 +124,7 @@ class FakeServices final : public SessionServices {
   std::map<shm::Handle, std::byte*> sent_memory;  // what the client would map
   std::deque<shm::AsyncEventMessage> async_events;
   size_t fd_capacity = 1'000;               // messages an fd holds
+  uint32_t refused_events = 0;              // that found their fd full
   std::map<uint32_t, Completed> completed;  // by slot
 };
 

@@ -248,8 +248,11 @@ ResponderFault Responder::CheckRkey(const Pdu& pdu, const OpcodeInfo& info) {
   }
   if (length == 0) return ResponderFault::kNone;  //= IBTA C9-88
   check_vendor_err_ = host_->ResolveRemote(rkey, addr, length, needed, &remote_segment_);
-  return check_vendor_err_ == VendorErr::kNone ? ResponderFault::kNone
-                                               : ResponderFault::kRkeyViolation;
+  if (check_vendor_err_ != VendorErr::kNone) return ResponderFault::kRkeyViolation;
+  // A region's addresses on the wire need not be aligned as those in memory, and a locked operation
+  // across two lines of the cache delays the whole machine.
+  const bool is_aligned = !info.is_atomic || remote_segment_.addr % kAtomicBytes == 0;
+  return is_aligned ? ResponderFault::kNone : ResponderFault::kMisalignedAtomic;
 }
 
 // --- execution -----------------------------------------------------------------------------------
