@@ -130,7 +130,7 @@ void DeviceCore::HandOver(Origin origin, DeviceQp& destination, const Pdu& pdu, 
 }
 
 // What a packet brought goes where it belongs at once, if it is little, and its memory is mapped.
-bool DeviceCore::PlaceNow(const DeviceQp& qp, const transport::DmaRequest& request) {
+bool DeviceCore::PlaceNow(DeviceQp& qp, const transport::DmaRequest& request) {
   const transport::Payload& source = request.source;
   if (request.kind != transport::DmaRequest::Kind::kCopy || source.bytes == nullptr ||
       source.length > kPlaceNowBytesMax || source.piece_bytes != 0 || request.prefix_bytes != 0 ||
@@ -138,8 +138,7 @@ bool DeviceCore::PlaceNow(const DeviceQp& qp, const transport::DmaRequest& reque
     return false;
   }
   return dma_->MoveNow(
-      source,
-      Reach(request.destination, request.destination_count, *qp.session, reached_destination_),
+      source, Reach(request.destination, request.destination_count, qp, reached_destination_),
       request.destination_count);
 }
 
@@ -167,12 +166,12 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
       CountRead(*sender, record, request.source);
       qp.last_stream = qp.IsConnectedService() ? std::min(qp.stream, sender->stream) : qp.stream;
     }
-    const Session& source_user = sender != nullptr ? *sender->session : *qp.session;
+    DeviceQp& source_user = sender != nullptr ? *sender : qp;
     uint16_t source_count = request.source.segments != nullptr ? request.source.segment_count : 0;
     request.source.segments =
         Reach(request.source.segments, source_count, source_user, reached_source_);
     request.destination =
-        Reach(request.destination, request.destination_count, *qp.session, reached_destination_);
+        Reach(request.destination, request.destination_count, qp, reached_destination_);
     uint64_t stream = qp.last_stream != 0 ? qp.last_stream : qp.stream;
     CountMoves(record, 1);
     dma_->Submit(stream, dmas_.Insert(record), request);
@@ -184,7 +183,7 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
 // not be touched any more, nor what came to its MemoryId later, perhaps another client's; nor what
 // a window led to that is bound no more, or otherwise.
 const transport::DmaSegment* DeviceCore::Reach(
-    const transport::DmaSegment* segments, uint32_t count, const Session& user,
+    const transport::DmaSegment* segments, uint32_t count, DeviceQp& user,
     std::array<transport::DmaSegment, shm::kMaxSge>& out) const {
   bool has_window = false;
   for (uint32_t i = 0; i < count; ++i) {
@@ -197,9 +196,10 @@ const transport::DmaSegment* DeviceCore::Reach(
       has_window = true;
     }
     auto it = region_owners_.find(memory);
-    if (it == region_owners_.end() || it->second != user.shared->id) {
+    if (it == region_owners_.end() || it->second.context != user.session->shared->id) {
       return Refuse(segments, count, out);
     }
+    if (it->second.session != user.session->id) user.owners.Add(it->second.session);
   }
   if (!has_window) return segments;
   VERBENA_CHECK(count <= out.size());

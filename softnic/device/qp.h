@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/base/huge_page_pool.h"
@@ -113,7 +114,8 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   uint32_t path_mtu_bytes = 0;    // of a connected QP, from RTR on
   std::vector<Gid> mcast_groups;  // attached to
   IntrusiveList<Mw> windows;      // of type 2, bound to it
-  bool has_revoked_key = false;   // the last bind or invalidation took a key away
+  // The last bind or invalidation took a key away, to this session's memory.
+  std::optional<SessionId> revoked_owner;
   // By QpRole: the fence it waits for after that.
   std::array<uint64_t, 2> settling{};
   uint32_t undelivered_events = 0;
@@ -150,6 +152,7 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   uint32_t reads_in_flight = 0;
   // DMA under way for its requests, or of its own placements.
   uint32_t moves_in_flight = 0;
+  OtherOwners owners;                        // of what its DMA touched
   Instant held_up_since = Instant::Never();  // its ACK timer ran out, and is excused since then
   bool is_in_drain = false;
   bool awaits_srq = false;               // in the SRQ's list: PDUs wait for a WQE to be fetched

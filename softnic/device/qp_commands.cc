@@ -183,8 +183,7 @@ int DeviceCore::ModifyQp(Command& command) {
   command.Reply(shm::ModifyQpReply{static_cast<uint32_t>(state), 0});
   if (state == QpState::kReset) {
     Retired retired;
-    ReturnHeld(*qp, &retired);
-    ResetQp(*qp);
+    ResetQp(*qp, &retired);
     FinishAfterFence(command, std::move(retired));
   }
   AfterInput(*qp);
@@ -212,7 +211,9 @@ int DeviceCore::Modify(DeviceQp& qp, shm::ModifyQpRequest& request) {
   return 0;
 }
 
-void DeviceCore::ResetQp(DeviceQp& qp) {
+void DeviceCore::ResetQp(DeviceQp& qp, Retired* retired) {
+  ReturnHeld(qp, retired);
+  retired->others.Add(std::exchange(qp.owners, {}));
   qp.self.life = next_life_++;
   qp.is_blocked = false;
   qp.reads_in_flight = 0;
@@ -262,6 +263,7 @@ void DeviceCore::RemoveQp(DeviceQp& qp, Retired* retired) {
   Session& session = *qp.session;
   qp.windows.ForEach([this](Mw& mw) { UnbindWindow(mw); });
   ReturnHeld(qp, retired);
+  retired->others.Add(qp.owners);
   qp.counters.Set({});
   DropWaiting(qp);
   DropTx(qp);
