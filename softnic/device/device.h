@@ -172,7 +172,8 @@ class Device {
   // takes comes while others are served.
   void ExpectDoorbells(SessionId session, const uint32_t* doorbells, uint32_t count) const;
   // `is_owner_gone`: the memory at fault is that of a process that has ended. Its NIC says nothing
-  // more for it: peers see silence, as of a host without power, until its session is closed.
+  // more for it: peers see silence, as of a host without power, until its session is closed. Work
+  // of QPs of other processes fails, if it names the memory.
   void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
                  uint64_t atomic_original, bool is_owner_gone = false);
   void OnDmaFence(Instant now, uint64_t cookie);

@@ -315,8 +315,9 @@ class DeviceCore {
     transport::Opcode opcode = transport::Opcode::kSendOnly;
     Psn psn;
     uint64_t use = kNoUse;
-    TxPacket* packet = nullptr;     // the payload goes into it and next_of_pdu, and to no QP
-    bool is_counted_read = false;   // in sender's reads_in_flight
+    TxPacket* packet = nullptr;    // the payload goes into it and next_of_pdu, and to no QP
+    bool is_counted_read = false;  // in sender's reads_in_flight
+    bool reads_anothers = false, writes_anothers = false;  // ReachedMemory::is_anothers
     uint64_t entry_move = kNoMove;  // moves entries of a queue, and nothing else
   };
   // Whose PDU it is: a QP of this instance, or nobody's here (it came from a network).
@@ -357,9 +358,8 @@ class DeviceCore {
   // What the DMA engine is to touch: the segments, those of windows with the regions behind them;
   // or nothing, unless all are in regions that are registered now in the user's context, and in
   // bound windows.
-  const transport::DmaSegment* Reach(const transport::DmaSegment* segments, uint32_t count,
-                                     DeviceQp& user,
-                                     std::array<transport::DmaSegment, shm::kMaxSge>& out) const;
+  ReachedMemory Reach(const transport::DmaSegment* segments, uint32_t count, DeviceQp& user,
+                      std::array<transport::DmaSegment, shm::kMaxSge>& out) const;
   // Counts who still needs the payload of a UC or UD PDU: its sender hears of the last one's end.
   uint64_t BeginUse(const DeviceQp& sender, const transport::Pdu& pdu);
   void KeepUse(uint64_t use);

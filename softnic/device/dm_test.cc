@@ -445,6 +445,66 @@ TEST_F(Sharing, WindowOnAnothersRegionWaitsForTheOwnersCopies) {
   ExpectHandleWaits(c, CommandOp::kDeallocMw, mw.mw);
 }
 
+// The owner's process has ended, which the DMA engine is the first to know. The QPs of others that
+// work with its memory go on: they, and their peers, are told.
+class OwnerIsGone : public Sharing {
+ protected:
+  OwnerIsGone() {
+    ConnectC();
+    host = b.MustRegMr(host_b, sizeof(host_b), kAll);
+    world.dma.bad_addr = reinterpret_cast<uint64_t>(host_b);
+    world.dma.is_owner_gone = true;
+  }
+  // And its session follows.
+  void End() {
+    world.Settle();
+    world.dma.bad_addr = 0;
+    world.dma.is_owner_gone = false;
+    world.device->AbandonSession(world.now, b.id);
+    world.Settle();
+  }
+  shm::SendWqe To(shm::WrOpcode opcode, const void* addr, const TestMr& mr) {
+    shm::SendWqe wqe = MakeWqe(opcode, 5);
+    wqe.remote_addr = reinterpret_cast<uint64_t>(addr);
+    wqe.rkey = mr.rkey;
+    return wqe;
+  }
+
+  TestMr host;
+};
+
+TEST_F(OwnerIsGone, ReadIntoItsMemoryFails) {
+  c.Post(qp_c, To(shm::WrOpcode::kRdmaRead, memory_a, mr_a), {SgeOf(host_b, 8, host.lkey)});
+  End();
+  EXPECT_EQ(c.ToError(qp_c), 0);
+  world.Settle();
+  EXPECT_EQ(c.Poll(cq_c).value_or(Wc{}).status, WcStatus::kLocProtErr);
+}
+
+TEST_F(OwnerIsGone, WriteFromItsMemoryFails) {
+  for (Service service : {Service::kRc, Service::kUc}) {
+    shm::CreateQpRequest request = c.QpRequest(service, cq_c.handle);
+    request.pd = b.pd;
+    TestQp from, to = a.MustCreateQp(service, cq_a);
+    ASSERT_EQ(c.CreateQp(request, &from), 0);
+    Connect(a, to, c, from, service);
+    c.Post(from, To(shm::WrOpcode::kRdmaWrite, memory_a, mr_a), {SgeOf(host_b, 8, host.lkey)});
+    world.Settle();
+    EXPECT_EQ(c.Poll(cq_c).value_or(Wc{}).status, WcStatus::kLocProtErr);
+  }
+  End();
+}
+
+TEST_F(OwnerIsGone, WriteIntoItsMemoryFails) {
+  c.PostRecv(qp_c, 9, {});
+  a.Post(qp_a2, To(shm::WrOpcode::kRdmaWrite, host_b, host), {SgeOf(memory_a, 8, mr_a.lkey)});
+  End();
+  EXPECT_EQ(a.Poll(cq_a).value_or(Wc{}).status, WcStatus::kRemOpErr);
+  EXPECT_EQ(c.ToError(qp_c), 0);
+  world.Settle();
+  EXPECT_EQ(c.Poll(cq_c).value_or(Wc{}).status, WcStatus::kWrFlushErr);
+}
+
 TEST_F(Sharing, WhatIsSharedOutlivesItsMaker) {
   ConnectC();
   TestMr host = b.MustRegMr(host_b, sizeof(host_b), kAll);

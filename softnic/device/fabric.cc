@@ -137,9 +137,9 @@ bool DeviceCore::PlaceNow(DeviceQp& qp, const transport::DmaRequest& request) {
       request.destination_offset != 0 || qp.moves_in_flight != 0) {
     return false;
   }
-  return dma_->MoveNow(
-      source, Reach(request.destination, request.destination_count, qp, reached_destination_),
-      request.destination_count);
+  const ReachedMemory destination =
+      Reach(request.destination, request.destination_count, qp, reached_destination_);
+  return dma_->MoveNow(source, destination.segments, request.destination_count);
 }
 
 // What the two QPs of a connection do to memory keeps its order among both: a READ response must
@@ -168,10 +168,14 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
     }
     DeviceQp& source_user = sender != nullptr ? *sender : qp;
     uint16_t source_count = request.source.segments != nullptr ? request.source.segment_count : 0;
-    request.source.segments =
+    const ReachedMemory source =
         Reach(request.source.segments, source_count, source_user, reached_source_);
-    request.destination =
+    const ReachedMemory destination =
         Reach(request.destination, request.destination_count, qp, reached_destination_);
+    request.source.segments = source.segments;
+    request.destination = destination.segments;
+    record.reads_anothers = source.is_anothers;
+    record.writes_anothers = destination.is_anothers;
     uint64_t stream = qp.last_stream != 0 ? qp.last_stream : qp.stream;
     CountMoves(record, 1);
     dma_->Submit(stream, dmas_.Insert(record), request);
@@ -182,33 +186,37 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
 // Segments are resolved when work begins, and used until it ends. A region that went meanwhile must
 // not be touched any more, nor what came to its MemoryId later, perhaps another client's; nor what
 // a window led to that is bound no more, or otherwise.
-const transport::DmaSegment* DeviceCore::Reach(
-    const transport::DmaSegment* segments, uint32_t count, DeviceQp& user,
-    std::array<transport::DmaSegment, shm::kMaxSge>& out) const {
-  bool has_window = false;
+ReachedMemory DeviceCore::Reach(const transport::DmaSegment* segments, uint32_t count,
+                                DeviceQp& user,
+                                std::array<transport::DmaSegment, shm::kMaxSge>& out) const {
+  const Session& session = *user.session;
+  bool has_window = false, is_anothers = false;
   for (uint32_t i = 0; i < count; ++i) {
     if (segments[i].memory == kNullMemory) continue;
     transport::MemoryId memory = segments[i].memory;
     if ((memory & kWindowMemoryBit) != 0) {
       auto window = window_memory_.find(memory);
-      if (window == window_memory_.end()) return Refuse(segments, count, out);
+      if (window == window_memory_.end()) return {Refuse(segments, count, out)};
       memory = window->second;
       has_window = true;
     }
     auto it = region_owners_.find(memory);
-    if (it == region_owners_.end() || it->second.context != user.session->shared->id) {
-      return Refuse(segments, count, out);
+    if (it == region_owners_.end() || it->second.context != session.shared->id) {
+      return {Refuse(segments, count, out)};
     }
-    if (it->second.session != user.session->id) user.owners.Add(it->second.session);
+    if (it->second.session == session.id) continue;
+    user.owners.Add(it->second.session);
+    const Session* owner = FindSession(it->second.session);  // nullptr: the NIC
+    is_anothers |= owner != nullptr && owner->pid != session.pid;
   }
-  if (!has_window) return segments;
+  if (!has_window) return {segments, is_anothers};
   VERBENA_CHECK(count <= out.size());
   for (uint32_t i = 0; i < count; ++i) {
     out[i] = segments[i];
     auto window = window_memory_.find(segments[i].memory);
     if (window != window_memory_.end()) out[i].memory = window->second;
   }
-  return out.data();
+  return {out.data(), is_anothers};
 }
 
 uint64_t DeviceCore::BeginUse(const DeviceQp& sender, const Pdu& pdu) {
@@ -252,11 +260,14 @@ void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus st
     return Settle();
   }
   CountMoves(record, -1);
-  if (status == DmaStatus::kSourceFault && !is_owner_gone) ReportSourceFault(record);
-  const bool is_answered = status != DmaStatus::kDestinationFault || !is_owner_gone;
+  // Nobody speaks for a process that has ended, but QPs of others with work that names its memory.
+  const bool is_source = status == DmaStatus::kSourceFault;
+  const bool is_anothers = is_source ? record.reads_anothers : record.writes_anothers;
+  const bool is_silent = is_owner_gone && !is_anothers;
+  if (is_source && !is_silent) ReportSourceFault(record);
   if (record.packet != nullptr) {
     OnPayloadRead(record, status);
-  } else if (DeviceQp* qp = FindQp(record.qp); qp != nullptr && is_answered) {
+  } else if (DeviceQp* qp = FindQp(record.qp); qp != nullptr && (is_source || !is_silent)) {
     qp->transport->OnDmaDone(now, {record.token, status, atomic_original});
     AfterInput(*qp);
   }

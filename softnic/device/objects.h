@@ -252,6 +252,12 @@ struct RegionOwner {
   SessionId session = 0;  // Mr::Owner
 };
 
+// Segments as the DMA engine knows them.
+struct ReachedMemory {
+  const transport::DmaSegment* segments = nullptr;
+  bool is_anothers = false;  // not in the process of the QP that uses them
+};
+
 // What waits, before it goes, until no DMA in flight touches its session, and what the program gets
 // back only when none touches the memory of the others either.
 struct Retired {

@@ -133,8 +133,10 @@ void DeviceCore::SubmitRead(DeviceQp& sender, const Pdu& pdu, uint64_t use, TxPa
   request.source = pdu.payload;
   request.local_pieces = local_pieces_.data();
   request.local_piece_count = static_cast<uint16_t>(local_pieces_.size());
-  request.source.segments =
+  const ReachedMemory source =
       Reach(pdu.payload.segments, pdu.payload.segment_count, sender, reached_source_);
+  request.source.segments = source.segments;
+  record.reads_anothers = source.is_anothers;
   CountMoves(record, 1);
   dma_->Submit(sender.stream, dmas_.Insert(record), request);
 }
@@ -145,7 +147,8 @@ bool DeviceCore::ReadNow(DeviceQp& sender, const transport::Payload& payload, Tx
     return false;
   }
   transport::Payload source = payload;
-  source.segments = Reach(payload.segments, payload.segment_count, sender, reached_source_);
+  source.segments =
+      Reach(payload.segments, payload.segment_count, sender, reached_source_).segments;
   return dma_->ReadNow(source, packet->bytes + packet->header_bytes);
 }
 
