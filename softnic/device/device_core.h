@@ -378,8 +378,8 @@ class DeviceCore {
   bool IsOnWire(DeviceQp& sender, const Gid& dgid) const;
   transport::PduLimits LimitsTo(const DeviceQp& qp, const Gid& dgid) const;
   bool HasTxRoom(const TxQueue& queue) const;
-  // A QP connected to `dgid` from now on.
-  void JoinPeer(DeviceQp& qp, const Gid& dgid);
+  // The QP's requests go to `dgid` from now on.
+  void LeadTo(DeviceQp& qp, const Gid& dgid);
   void LeavePeer(DeviceQp& qp);
   static bool HasPeerRoom(const DeviceQp& qp);
   void WaitForPeer(DeviceQp& qp);
