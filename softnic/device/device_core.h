@@ -63,7 +63,7 @@ class DeviceCore {
   void ExpectDoorbell(SessionId session, uint32_t doorbell) const;
   void ExpectDoorbells(SessionId session, const uint32_t* doorbells, uint32_t count) const;
   void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
-                 uint64_t atomic_original, bool is_owner_gone = false);
+                 uint64_t atomic_original, DmaFault fault = DmaFault::kMemory);
   void OnDmaFence(Instant now, uint64_t cookie);
   void OnTimeout(Instant now);
   void FlushEvents();
@@ -312,6 +312,7 @@ class DeviceCore {
     QpRef qp;      // who placed it
     QpRef sender;  // whose PDU it was, if any
     transport::DmaToken token = 0;
+    uint64_t number = 0;  // of the QP's
     transport::Opcode opcode = transport::Opcode::kSendOnly;
     Psn psn;
     uint64_t use = kNoUse;
@@ -403,6 +404,8 @@ class DeviceCore {
   void SubmitRead(DeviceQp& sender, const transport::Pdu& pdu, uint64_t use, TxPacket* first);
   void OnPayloadRead(const DmaRecord& record, transport::DmaStatus status);
   void CountMoves(const DmaRecord& record, int change);
+  void NoteRevoked(DeviceQp& qp, const DmaRecord& record, transport::DmaStatus status,
+                   bool is_revoked);
   bool IsHeldUp(DeviceQp& qp);
   void PumpTx(DeviceQp& qp);
   bool HoldAck(DeviceQp& qp, const transport::Pdu& pdu);

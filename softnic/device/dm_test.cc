@@ -453,13 +453,13 @@ class OwnerIsGone : public Sharing {
     ConnectC();
     host = b.MustRegMr(host_b, sizeof(host_b), kAll);
     world.dma.bad_addr = reinterpret_cast<uint64_t>(host_b);
-    world.dma.is_owner_gone = true;
+    world.dma.fault = DmaFault::kOwnerGone;
   }
   // And its session follows.
   void End() {
     world.Settle();
     world.dma.bad_addr = 0;
-    world.dma.is_owner_gone = false;
+    world.dma.fault = DmaFault::kMemory;
     world.device->AbandonSession(world.now, b.id);
     world.Settle();
   }

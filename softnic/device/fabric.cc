@@ -156,6 +156,7 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
     DmaRecord record;
     record.qp = qp.self;
     record.token = request.token;
+    record.number = ++qp.moves_submitted;
     DeviceQp* sender = cause != nullptr ? cause->origin.sender : nullptr;
     if (sender != nullptr) {
       record.sender = sender->self;
@@ -250,9 +251,10 @@ void DeviceCore::ReportSourceFault(const DmaRecord& record) {
 }
 
 void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
-                           uint64_t atomic_original, bool is_owner_gone) {
+                           uint64_t atomic_original, DmaFault fault) {
   using transport::DmaStatus;
   now_ = now;
+  const bool is_owner_gone = fault == DmaFault::kOwnerGone;
   DmaRecord record;
   if (!dmas_.Take(cookie, &record)) return;
   if (record.entry_move != kNoMove) {
@@ -263,17 +265,37 @@ void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus st
   // Nobody speaks for a process that has ended, but QPs of others with work that names its memory.
   const bool is_source = status == DmaStatus::kSourceFault;
   const bool is_anothers = is_source ? record.reads_anothers : record.writes_anothers;
-  const bool is_silent = is_owner_gone && !is_anothers;
+  const bool is_silent = fault == DmaFault::kRevoked || (is_owner_gone && !is_anothers);
   if (is_source && !is_silent) ReportSourceFault(record);
   if (record.packet != nullptr) {
     OnPayloadRead(record, status);
   } else if (DeviceQp* qp = FindQp(record.qp); qp != nullptr && (is_source || !is_silent)) {
     qp->transport->OnDmaDone(now, {record.token, status, atomic_original});
+    if (qp->service() == Service::kRc) {
+      NoteRevoked(*qp, record, status, fault == DmaFault::kRevoked);
+    }
     AfterInput(*qp);
   }
   EndUse(record.use);
   EndRead(record);
   Settle();
+}
+
+// What was revoked comes again, as if it had been lost. Not if something submitted behind it was
+// carried out: that would be done twice, and its peer may have seen it without what came before.
+void DeviceCore::NoteRevoked(DeviceQp& qp, const DmaRecord& record, transport::DmaStatus status,
+                             bool is_revoked) {
+  const bool is_behind = record.number <= qp.revoked.until;
+  if (is_revoked) {
+    if (!is_behind) qp.revoked = {record.sender, record.opcode, record.psn, qp.moves_submitted};
+  } else if (is_behind && status == transport::DmaStatus::kOk) {
+    DmaRecord overtaken;
+    overtaken.sender = qp.revoked.sender;
+    overtaken.opcode = qp.revoked.opcode;
+    overtaken.psn = qp.revoked.psn;
+    qp.revoked = {};
+    ReportSourceFault(overtaken);
+  }
 }
 
 void DeviceCore::CountMoves(const DmaRecord& record, int change) {

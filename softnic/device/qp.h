@@ -38,6 +38,15 @@ struct Waiting {
   transport::local::HeldPduPtr pdu;
 };
 
+// A move for a QP that was revoked, which its sender was not told; and what had been submitted when
+// that was learnt.
+struct RevokedMove {
+  QpRef sender;
+  transport::Opcode opcode = transport::Opcode::kSendOnly;
+  Psn psn;
+  uint64_t until = 0;  // DeviceQp::moves_submitted; 0: none was
+};
+
 // Copies the next entry of a receive ring, which is there. False: it lies.
 bool FetchRecvWork(WorkQueueConsumer& ring, uint32_t max_sge, transport::RecvWork* out);
 
@@ -152,6 +161,8 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   uint32_t reads_in_flight = 0;
   // DMA under way for its requests, or of its own placements.
   uint32_t moves_in_flight = 0;
+  uint64_t moves_submitted = 0;  // of its own placements, ever
+  RevokedMove revoked;
   OtherOwners owners;                        // of what its DMA touched
   Instant held_up_since = Instant::Never();  // its ACK timer ran out, and is excused since then
   bool is_in_drain = false;

@@ -338,11 +338,11 @@ void ProcessDma::ResolveCopy(const DmaRequest& request, DmaOp* op) {
   } else if (payload.bytes != nullptr) {
     payload.AppendTo(&op->bytes);
   } else {
-    has_source = ResolvePieces(
-        payload.segments, payload.segment_count, payload.offset, payload.length,
-        {&op->source_pieces, &op->source_here, &op->source_is_mapped, &order_of_source,
-         &op->source_assistant},
-        &source, &uses_nic_memory);
+    has_source =
+        ResolvePieces(payload.segments, payload.segment_count, payload.offset, payload.length,
+                      {&op->source_pieces, &op->source_here, &op->source_is_mapped,
+                       &order_of_source, &op->source_assistant},
+                      &source, &uses_nic_memory);
   }
   if (!has_source || !has_destination) {
     op->kind = DmaOp::Kind::kFailed;
@@ -493,7 +493,12 @@ void ProcessDma::Report(DmaOp* op) {
   if (op->kind == DmaOp::Kind::kProbe) {
     probes_.push_back({op->cookie, op->error, op->original});
   } else {
-    done_.push_back({op->cookie, op->status, op->original, op->is_owner_gone});
+    const bool is_revoked = op->is_revoked && op->status == DmaStatus::kSourceFault;
+    if (is_revoked) RevokeBehind(op->stream);
+    const DmaFault fault = is_revoked          ? DmaFault::kRevoked
+                           : op->is_owner_gone ? DmaFault::kOwnerGone
+                                               : DmaFault::kMemory;
+    done_.push_back({op->cookie, op->status, op->original, fault});
   }
   ReleaseHolds(op);
   FreeOp(op);

@@ -100,7 +100,7 @@ class ProcessDma final : public DmaEngine {
     uint64_t cookie;
     transport::DmaStatus status;
     uint64_t atomic_original;
-    bool is_owner_gone;  // of a fault: the process whose memory it is has ended
+    DmaFault fault;
   };
   struct ProbeDone {
     uint64_t cookie;
@@ -217,6 +217,7 @@ class ProcessDma final : public DmaEngine {
   void RevokeForFences();
   void RevokeQueued(DmaOp* op);
   void RevokeUnit(CopyUnit* unit);
+  void RevokeBehind(uint64_t stream);
   void Unblock(uint64_t stream);
 
   CopyCrew* crew_;
