@@ -156,7 +156,8 @@ class QpTransport {
   virtual void OnHeldUp(Instant now) {}
   virtual void OnTimeout(Instant now) = 0;
   virtual ModifyResult Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) = 0;
-  // Precondition: the state is RESET or INIT. Holds until the next call; a reset keeps it.
+  // Precondition: the state is RESET or INIT, or SQD and the send queue is drained. Holds until the
+  // next call; a reset keeps it.
   virtual void SetPduLimits(const PduLimits& limits) = 0;
   // Goes to the error state and flushes (CQ overrun, hostile ring, dead device).
   virtual void Fail(Instant now, EventType event) = 0;

@@ -111,15 +111,13 @@ void DeviceCore::Complete(Session& session, uint32_t slot, uint32_t submitted, i
 }
 
 void DeviceCore::FinishAfterFence(Command& command, Retired retired) {
-  FinishAfterFenceOf(command.session->id, command, std::move(retired), nullptr);
+  FinishAfterFenceOf(command.session->id, command, std::move(retired));
 }
 
-void DeviceCore::FinishAfterFenceOf(SessionId owner, Command& command, Retired retired,
-                                    std::shared_ptr<NicMemory> kept) {
+void DeviceCore::FinishAfterFenceOf(SessionId owner, Command& command, Retired retired) {
   FenceRecord record;
   record.session = command.session->id;
   record.ends_command = true;
-  if (kept != nullptr) record.kept.push_back(std::move(kept));
   record.retired = std::move(retired);
   record.slot = command.slot;
   record.submitted = command.submitted;
@@ -128,9 +126,14 @@ void DeviceCore::FinishAfterFenceOf(SessionId owner, Command& command, Retired r
   record.reply_bytes = command.reply_bytes;
   std::memcpy(record.reply.data(), command.reply, command.reply_bytes);
   command.is_deferred = true;
-  uint64_t cookie = next_fence_++;
+  BeginFence(owner, std::move(record));
+}
+
+uint64_t DeviceCore::BeginFence(SessionId owner, FenceRecord record) {
+  const uint64_t cookie = next_fence_++;
   fences_.emplace(cookie, std::move(record));
   dma_->Fence(owner, cookie);
+  return cookie;
 }
 
 void DeviceCore::OnDmaFence(Instant now, uint64_t cookie) {
@@ -141,8 +144,13 @@ void DeviceCore::OnDmaFence(Instant now, uint64_t cookie) {
   fences_.erase(it);
   if (record.waiting_qp.life != 0) return OnKeysSettled(cookie, record.waiting_qp, record.waiter);
   Session* session = FindSession(record.session);
-  Release(session, record.retired);
+  Release(session, &record.retired);
   if (!releases_.empty()) Settle();
+  if (!record.retired.others.IsEmpty()) {
+    const SessionId next = record.retired.others.TakeOne();
+    BeginFence(next, std::move(record));
+    return;
+  }
   if (record.ends_session) sessions_.erase(record.session);
   if (!record.ends_command) return;
   RecordCommandEnd(record.command_number, 0);

@@ -42,8 +42,8 @@ void Device::ExpectDoorbell(SessionId session, uint32_t doorbell) const {
   impl_->core.ExpectDoorbell(session, doorbell);
 }
 void Device::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
-                       uint64_t atomic_original, bool is_owner_gone) {
-  impl_->core.OnDmaDone(now, cookie, status, atomic_original, is_owner_gone);
+                       uint64_t atomic_original, DmaFault fault) {
+  impl_->core.OnDmaDone(now, cookie, status, atomic_original, fault);
 }
 void Device::OnDmaFence(Instant now, uint64_t cookie) { impl_->core.OnDmaFence(now, cookie); }
 void Device::OnTimeout(Instant now) { impl_->core.OnTimeout(now); }

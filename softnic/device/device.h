@@ -171,10 +171,11 @@ class Device {
   // Likewise: these have been rung. Of thousands of QPs most are in no cache, and what one doorbell
   // takes comes while others are served.
   void ExpectDoorbells(SessionId session, const uint32_t* doorbells, uint32_t count) const;
-  // `is_owner_gone`: the memory at fault is that of a process that has ended. Its NIC says nothing
-  // more for it: peers see silence, as of a host without power, until its session is closed.
+  // kOwnerGone: the memory at fault is that of a process that has ended. Its NIC says nothing
+  // more for it: peers see silence, as of a host without power, until its session is closed. Work
+  // of QPs of other processes fails, if it names the memory. kRevoked: a loss on the way.
   void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
-                 uint64_t atomic_original, bool is_owner_gone = false);
+                 uint64_t atomic_original, DmaFault fault = DmaFault::kMemory);
   void OnDmaFence(Instant now, uint64_t cookie);
   void OnTimeout(Instant now);
   // Sends events that did not fit their fd before.

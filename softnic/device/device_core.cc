@@ -103,9 +103,7 @@ void DeviceCore::CloseSession(Instant now, SessionId id) {
   FenceRecord record;
   record.session = id;
   record.ends_session = true;
-  uint64_t cookie = next_fence_++;
-  fences_.emplace(cookie, std::move(record));
-  dma_->Fence(id, cookie);
+  BeginFence(id, std::move(record));
   Settle();
 }
 

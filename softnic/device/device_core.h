@@ -63,7 +63,7 @@ class DeviceCore {
   void ExpectDoorbell(SessionId session, uint32_t doorbell) const;
   void ExpectDoorbells(SessionId session, const uint32_t* doorbells, uint32_t count) const;
   void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
-                 uint64_t atomic_original, bool is_owner_gone = false);
+                 uint64_t atomic_original, DmaFault fault = DmaFault::kMemory);
   void OnDmaFence(Instant now, uint64_t cookie);
   void OnTimeout(Instant now);
   void FlushEvents();
@@ -130,13 +130,11 @@ class DeviceCore {
   int QueryPkey(Command& command);
   void Complete(Session& session, uint32_t slot, uint32_t submitted, int error, const void* payload,
                 uint32_t payload_bytes);
-  // The command completes, with the reply made so far, when no DMA in flight touches its session;
-  // what is retired goes then.
+  // The command completes, with the reply made so far, when no DMA in flight touches its session,
+  // nor what else `retired` names; what is retired goes then.
   void FinishAfterFence(Command& command, Retired retired = {});
-  // The same for what `owner`'s memory is about, which is kept meanwhile.
-  void FinishAfterFenceOf(SessionId owner, Command& command, Retired retired,
-                          std::shared_ptr<NicMemory> kept);
-  void Release(Session* session, const Retired& retired);
+  void FinishAfterFenceOf(SessionId owner, Command& command, Retired retired);
+  void Release(Session* session, Retired* retired);
 
   // --- objects ----------------------------------------------------------------------------------
   int AllocPd(Command& command);
@@ -157,8 +155,7 @@ class DeviceCore {
   void EndProcessPart(Session& session);
   void EndSharedPart(Session& session);
   void Bequeath(Session& session, Session& heir);
-  void RemoveAfterFence(SessionId owner, Retired retired,
-                        std::vector<std::shared_ptr<NicMemory>> kept);
+  void RemoveAfterFence(SessionId owner, Retired retired);
   int AllocOwnKeyPd(Command& command);  // and the next: rdm_regions.cc
   int EnableMr(Command& command);
   static constexpr uint32_t kCountersPerSession = 16'384;
@@ -227,15 +224,15 @@ class DeviceCore {
   // Takes the QP out of every table and list and deletes it.
   void RemoveQp(DeviceQp& qp, Retired* retired);
   // Back to the state after creation: rings at zero, results in flight forgotten.
-  void ResetQp(DeviceQp& qp);
+  void ResetQp(DeviceQp& qp, Retired* retired);
   void RemoveMr(Mr& mr);
   void RemoveCq(Cq& cq, Retired* retired);
   void RemoveSrq(Srq& srq, Retired* retired);
   void RemoveMw(Mw& mw);
   void UnbindWindow(Mw& mw);
   transport::MemoryId NewWindowMemory();
-  transport::KeyFault InvalidateRegion(const DeviceQp& qp, Mr& mr);
-  transport::KeyFault InvalidateWindow(const DeviceQp& qp, RKey rkey);
+  transport::KeyFault InvalidateRegion(DeviceQp& qp, Mr& mr);
+  transport::KeyFault InvalidateWindow(DeviceQp& qp, RKey rkey);
   void OnKeysSettled(uint64_t cookie, QpRef waiting, transport::QpRole waiter);
   void RemoveAh(Ah& ah);
   void RemoveChannel(Channel& channel);
@@ -315,11 +312,13 @@ class DeviceCore {
     QpRef qp;      // who placed it
     QpRef sender;  // whose PDU it was, if any
     transport::DmaToken token = 0;
+    uint64_t number = 0;  // of the QP's
     transport::Opcode opcode = transport::Opcode::kSendOnly;
     Psn psn;
     uint64_t use = kNoUse;
-    TxPacket* packet = nullptr;     // the payload goes into it and next_of_pdu, and to no QP
-    bool is_counted_read = false;   // in sender's reads_in_flight
+    TxPacket* packet = nullptr;    // the payload goes into it and next_of_pdu, and to no QP
+    bool is_counted_read = false;  // in sender's reads_in_flight
+    bool reads_anothers = false, writes_anothers = false;  // ReachedMemory::is_anothers
     uint64_t entry_move = kNoMove;  // moves entries of a queue, and nothing else
   };
   // Whose PDU it is: a QP of this instance, or nobody's here (it came from a network).
@@ -351,7 +350,7 @@ class DeviceCore {
     uint64_t use;
   };
   void SubmitDmas(DeviceQp& qp, const Cause* cause);
-  bool PlaceNow(const DeviceQp& qp, const transport::DmaRequest& request);
+  bool PlaceNow(DeviceQp& qp, const transport::DmaRequest& request);
   static bool PkeysMatch(PKey a, PKey b);
   // Segments of the same shape in no memory at all: the DMA engine reports them as a fault, in
   // order.
@@ -360,9 +359,8 @@ class DeviceCore {
   // What the DMA engine is to touch: the segments, those of windows with the regions behind them;
   // or nothing, unless all are in regions that are registered now in the user's context, and in
   // bound windows.
-  const transport::DmaSegment* Reach(const transport::DmaSegment* segments, uint32_t count,
-                                     const Session& user,
-                                     std::array<transport::DmaSegment, shm::kMaxSge>& out) const;
+  ReachedMemory Reach(const transport::DmaSegment* segments, uint32_t count, DeviceQp& user,
+                      std::array<transport::DmaSegment, shm::kMaxSge>& out) const;
   // Counts who still needs the payload of a UC or UD PDU: its sender hears of the last one's end.
   uint64_t BeginUse(const DeviceQp& sender, const transport::Pdu& pdu);
   void KeepUse(uint64_t use);
@@ -381,8 +379,8 @@ class DeviceCore {
   bool IsOnWire(DeviceQp& sender, const Gid& dgid) const;
   transport::PduLimits LimitsTo(const DeviceQp& qp, const Gid& dgid) const;
   bool HasTxRoom(const TxQueue& queue) const;
-  // A QP connected to `dgid` from now on.
-  void JoinPeer(DeviceQp& qp, const Gid& dgid);
+  // The QP's requests go to `dgid` from now on.
+  void LeadTo(DeviceQp& qp, const Gid& dgid);
   void LeavePeer(DeviceQp& qp);
   static bool HasPeerRoom(const DeviceQp& qp);
   void WaitForPeer(DeviceQp& qp);
@@ -398,7 +396,7 @@ class DeviceCore {
   // The path of `path.dgid` leads to the network.
   void EmitPacket(DeviceQp& sender, const transport::Pdu& pdu, const transport::Path& path,
                   uint64_t use);
-  bool ReadNow(const DeviceQp& sender, const transport::Payload& payload, TxPacket* packet);
+  bool ReadNow(DeviceQp& sender, const transport::Payload& payload, TxPacket* packet);
   TxPacket* MakePacket(const transport::Pdu& pdu, const transport::Path& path, TxBlock* block,
                        uint32_t offset);
   TxPacket* MakePackets(const transport::Pdu& pdu, const transport::Path& path, TxBlock* block,
@@ -406,6 +404,8 @@ class DeviceCore {
   void SubmitRead(DeviceQp& sender, const transport::Pdu& pdu, uint64_t use, TxPacket* first);
   void OnPayloadRead(const DmaRecord& record, transport::DmaStatus status);
   void CountMoves(const DmaRecord& record, int change);
+  void NoteRevoked(DeviceQp& qp, const DmaRecord& record, transport::DmaStatus status,
+                   bool is_revoked);
   bool IsHeldUp(DeviceQp& qp);
   void PumpTx(DeviceQp& qp);
   bool PumpStalled();
@@ -491,8 +491,9 @@ class DeviceCore {
     // Instead of a command: a QP that has taken a key away.
     QpRef waiting_qp;
     transport::QpRole waiter = transport::QpRole::kRequester;
-    std::vector<std::shared_ptr<NicMemory>> kept;  // until then
   };
+  // Returns the fence's cookie: OnDmaFence has the record when no DMA touches `owner`'s memory.
+  uint64_t BeginFence(SessionId owner, FenceRecord record);
   static constexpr size_t kHistoryCommands = 128;
   uint64_t RecordCommand(const Session& session, shm::CommandOp op);
   void RecordCommandEnd(uint64_t number, int error);
@@ -530,9 +531,8 @@ class DeviceCore {
   // Raised whenever the way to a peer may change: what is remembered expires.
   uint64_t path_epoch_ = 1;
 
-  // The context of each region whose key is alive; looked up, never iterated.
-  std::unordered_map<transport::MemoryId, SessionId> region_owners_;
-  std::unordered_map<transport::MemoryId, Mr*> counted_regions_;  // looked up, never iterated
+  std::unordered_map<transport::MemoryId, RegionOwner> region_owners_;  // looked up, never iterated
+  std::unordered_map<transport::MemoryId, Mr*> counted_regions_;        // looked up, never iterated
   // The region behind each binding of a window; looked up, never iterated.
   std::unordered_map<transport::MemoryId, transport::MemoryId> window_memory_;
   uint32_t next_window_memory_ = 0;

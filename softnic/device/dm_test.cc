@@ -61,6 +61,55 @@ class Dm : public ::testing::Test, protected TestPair<> {
     return status;
   }
 
+  // A WRITE of `qp`, one of a's, that is let in; its bytes are held.
+  void HoldWrite(TestQp& qp, uint64_t addr, uint32_t rkey) {
+    world.dma.is_held = true;
+    shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 1);
+    wqe.remote_addr = addr;
+    wqe.rkey = rkey;
+    a.Post(qp, wqe, {SgeOf(memory_a, 8, mr_a.lkey)});
+    world.Settle();
+  }
+  void Let() {
+    world.dma.is_held = false;
+    world.Settle();
+  }
+  // A command waits until the bytes have moved.
+  void ExpectWaits(TestClient& client, CommandOp op, const void* request, uint32_t bytes) {
+    const uint32_t slot = client.Begin(op, request, bytes);
+    world.Settle();
+    EXPECT_FALSE(client.IsDone(slot));
+    Let();
+    EXPECT_TRUE(client.IsDone(slot));
+  }
+  void ExpectResetWaits(TestClient& client, TestQp& qp) {
+    shm::ModifyQpRequest request{qp.handle, shm::qp_mask::kState, {}};
+    request.attr.qp_state = static_cast<uint32_t>(QpState::kReset);
+    ExpectWaits(client, CommandOp::kModifyQp, &request, sizeof(request));
+    qp.sq.Reset();
+    qp.rq.Reset();
+    EXPECT_EQ(a.ToReset(qp_a), 0);
+  }
+  void ExpectHandleWaits(TestClient& client, CommandOp op, shm::Handle handle) {
+    shm::HandleRequest request{handle, 0};
+    ExpectWaits(client, op, &request, sizeof(request));
+  }
+  // So does what the QP does about a key.
+  void ExpectInvalidationWaits(TestClient& client, TestQp& qp, TestCq& cq, uint32_t rkey) {
+    shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kLocalInv, 7);
+    wqe.imm_or_rkey = rkey;
+    client.Post(qp, wqe, {});
+    ExpectQuiet(cq);
+    Let();
+    const Wc wc = client.Poll(cq).value_or(Wc{});
+    EXPECT_EQ(wc.wr_id, 7u);
+    EXPECT_EQ(wc.status, WcStatus::kSuccess);
+  }
+  void ExpectQuiet(TestCq& cq) {
+    world.Settle();
+    EXPECT_EQ(cq.ring.Peek(), nullptr);
+  }
+
   TestMr mr_a, mr_b;
   shm::Handle dm_b = 0;
   std::byte* bytes_b = nullptr;
@@ -166,6 +215,72 @@ TEST_F(Dm, MemoryOutlivesWhatIsUnderWay) {
   EXPECT_TRUE(b.IsDone(slot));
   EXPECT_EQ(world.dma.regions.size(), 1u);
   EXPECT_EQ(FakeServices::live_memories, 0);
+}
+
+// A key that is taken away has let in what is under way, and a QP that goes has asked for it: it is
+// at memory that is no process's.
+TEST_F(Dm, LocalInvalidationWaitsForWhatIsUnderWay) {
+  HoldWrite(qp_a, 0, mr_b.rkey);
+  ExpectInvalidationWaits(b, qp_b, cq_b, mr_b.rkey);
+}
+
+TEST_F(Dm, InvalidationByAPeerWaitsForWhatIsUnderWay) {
+  b.PostRecv(qp_b, 3, {});
+  world.dma.is_held = true;
+  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaRead, 1);
+  wqe.rkey = mr_b.rkey;
+  a.Post(qp_a, wqe, {SgeOf(memory_a, 8, mr_a.lkey)});
+  world.Settle();
+  wqe = MakeWqe(shm::WrOpcode::kSendWithInv, 2);
+  wqe.imm_or_rkey = mr_b.rkey;
+  a.PostInline(qp_a, wqe, "");
+  ExpectQuiet(cq_b);
+  Let();
+  EXPECT_EQ(b.Poll(cq_b).value_or(Wc{}).wr_id, 3u);
+}
+
+TEST_F(Dm, ResetOfAQpWaitsForWhatIsUnderWay) {
+  HoldWrite(qp_a, 0, mr_b.rkey);
+  ExpectResetWaits(b, qp_b);
+  // And no longer for what another one does.
+  a.PollAll(cq_a);
+  TestQp qp_b2 = b.MustCreateQp(Service::kRc, cq_b);
+  Connect(a, qp_a, b, qp_b2, Service::kRc);
+  HoldWrite(qp_a, 0, mr_b.rkey);
+  EXPECT_EQ(b.ToReset(qp_b), 0);
+  Let();
+}
+
+TEST_F(Dm, DestructionOfAQpWaitsForWhatIsUnderWay) {
+  HoldWrite(qp_a, 0, mr_b.rkey);
+  ExpectHandleWaits(b, CommandOp::kDestroyQp, qp_b.handle);
+}
+
+// Of what it reads likewise: by its own request, to another's memory.
+TEST_F(Dm, DestructionOfAQpWaitsForWhatItReads) {
+  world.dma.is_held = true;
+  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 1);
+  wqe.remote_addr = reinterpret_cast<uint64_t>(memory_a) + 1'024;
+  wqe.rkey = mr_a.rkey;
+  b.Post(qp_b, wqe, {{0, 8, mr_b.lkey}});
+  world.Settle();
+  ExpectHandleWaits(b, CommandOp::kDestroyQp, qp_b.handle);
+}
+
+// The session ends before what its command waits for.
+TEST_F(Dm, SessionOfAQpThatGoesNeedNotWait) {
+  world.dma.is_held = true;
+  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 1);
+  wqe.rkey = mr_b.rkey;
+  a.PostInline(qp_a, wqe, "nobody's memory");
+  world.Settle();
+  shm::HandleRequest request{qp_b.handle, 0};
+  b.Begin(CommandOp::kDestroyQp, &request, sizeof(request));
+  world.Close(b);
+  world.Settle();
+  EXPECT_TRUE(world.device->SessionIsGone(b.id));
+  EXPECT_TRUE(b.services.queues.empty());
+  Let();
 }
 
 TEST_F(Dm, LimitIsTheNics) {
@@ -291,6 +406,116 @@ TEST_F(Sharing, DeregistrationByAnotherWaitsForTheOwnersCopies) {
   world.dma.is_held = false;
   world.Settle();
   EXPECT_TRUE(c.IsDone(slot));
+}
+
+// As does whoever takes a key to it away, or a QP that works with it.
+TEST_F(Sharing, InvalidationByAnothersQpWaitsForTheOwnersCopies) {
+  ConnectC();
+  TestMr host = b.MustRegMr(host_b, sizeof(host_b), kAll);
+  HoldWrite(qp_a2, reinterpret_cast<uint64_t>(host_b), host.rkey);
+  ExpectInvalidationWaits(c, qp_c, cq_c, host.rkey);
+}
+
+TEST_F(Sharing, EndOfAQpWaitsForTheOwnersCopies) {
+  ConnectC();
+  TestMr host = b.MustRegMr(host_b, sizeof(host_b), kAll);
+  const auto addr = reinterpret_cast<uint64_t>(host_b);
+  HoldWrite(qp_a2, addr, host.rkey);
+  ExpectResetWaits(c, qp_c);
+  EXPECT_EQ(a.ToReset(qp_a2), 0);
+  Connect(a, qp_a2, c, qp_c, Service::kRc);
+  HoldWrite(qp_a2, addr, host.rkey);
+  ExpectHandleWaits(c, CommandOp::kDestroyQp, qp_c.handle);
+}
+
+TEST_F(Sharing, WindowOnAnothersRegionWaitsForTheOwnersCopies) {
+  ConnectC();
+  const TestMr host = b.MustRegMr(host_b, sizeof(host_b), kAll | access::kMwBind);
+  const auto addr = reinterpret_cast<uint64_t>(host_b);
+  shm::AllocMwRequest request{b.pd, shm::kMwType1};
+  shm::AllocMwReply mw{};
+  ASSERT_EQ(c.Execute(CommandOp::kAllocMw, request, &mw), 0);
+  auto bind = [&](uint64_t length) {
+    shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kBindMw, 5);
+    wqe.imm_or_rkey = mw.rkey = (mw.rkey & ~0xffu) | ((mw.rkey + 1) & 0xff);
+    wqe.rkey = host.lkey;
+    wqe.remote_addr = addr;
+    wqe.bind = {length, mw.mw, length != 0 ? access::kRemoteWrite : 0};
+    c.Post(qp_c, wqe, {});
+  };
+  bind(64);
+  ASSERT_EQ(Outcome(c, cq_c), WcStatus::kSuccess);
+  HoldWrite(qp_a2, addr, mw.rkey);
+  bind(0);
+  ExpectQuiet(cq_c);
+  Let();
+  ASSERT_EQ(Outcome(c, cq_c), WcStatus::kSuccess);
+  bind(64);
+  ASSERT_EQ(Outcome(c, cq_c), WcStatus::kSuccess);
+  HoldWrite(qp_a2, addr, mw.rkey);
+  bind(0);  // which does not shorten the wait
+  world.Settle();
+  ExpectHandleWaits(c, CommandOp::kDeallocMw, mw.mw);
+}
+
+// The owner's process has ended, which the DMA engine is the first to know. The QPs of others that
+// work with its memory go on: they, and their peers, are told.
+class OwnerIsGone : public Sharing {
+ protected:
+  OwnerIsGone() {
+    ConnectC();
+    host = b.MustRegMr(host_b, sizeof(host_b), kAll);
+    world.dma.bad_addr = reinterpret_cast<uint64_t>(host_b);
+    world.dma.fault = DmaFault::kOwnerGone;
+  }
+  // And its session follows.
+  void End() {
+    world.Settle();
+    world.dma.bad_addr = 0;
+    world.dma.fault = DmaFault::kMemory;
+    world.device->AbandonSession(world.now, b.id);
+    world.Settle();
+  }
+  shm::SendWqe To(shm::WrOpcode opcode, const void* addr, const TestMr& mr) {
+    shm::SendWqe wqe = MakeWqe(opcode, 5);
+    wqe.remote_addr = reinterpret_cast<uint64_t>(addr);
+    wqe.rkey = mr.rkey;
+    return wqe;
+  }
+
+  TestMr host;
+};
+
+TEST_F(OwnerIsGone, ReadIntoItsMemoryFails) {
+  c.Post(qp_c, To(shm::WrOpcode::kRdmaRead, memory_a, mr_a), {SgeOf(host_b, 8, host.lkey)});
+  End();
+  EXPECT_EQ(c.ToError(qp_c), 0);
+  world.Settle();
+  EXPECT_EQ(c.Poll(cq_c).value_or(Wc{}).status, WcStatus::kLocProtErr);
+}
+
+TEST_F(OwnerIsGone, WriteFromItsMemoryFails) {
+  for (Service service : {Service::kRc, Service::kUc}) {
+    shm::CreateQpRequest request = c.QpRequest(service, cq_c.handle);
+    request.pd = b.pd;
+    TestQp from, to = a.MustCreateQp(service, cq_a);
+    ASSERT_EQ(c.CreateQp(request, &from), 0);
+    Connect(a, to, c, from, service);
+    c.Post(from, To(shm::WrOpcode::kRdmaWrite, memory_a, mr_a), {SgeOf(host_b, 8, host.lkey)});
+    world.Settle();
+    EXPECT_EQ(c.Poll(cq_c).value_or(Wc{}).status, WcStatus::kLocProtErr);
+  }
+  End();
+}
+
+TEST_F(OwnerIsGone, WriteIntoItsMemoryFails) {
+  c.PostRecv(qp_c, 9, {});
+  a.Post(qp_a2, To(shm::WrOpcode::kRdmaWrite, host_b, host), {SgeOf(memory_a, 8, mr_a.lkey)});
+  End();
+  EXPECT_EQ(a.Poll(cq_a).value_or(Wc{}).status, WcStatus::kRemOpErr);
+  EXPECT_EQ(c.ToError(qp_c), 0);
+  world.Settle();
+  EXPECT_EQ(c.Poll(cq_c).value_or(Wc{}).status, WcStatus::kWrFlushErr);
 }
 
 TEST_F(Sharing, WhatIsSharedOutlivesItsMaker) {

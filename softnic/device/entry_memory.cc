@@ -67,10 +67,14 @@ void DeviceCore::Retire(const Session& session, const QueueMemory& queue,
   retired->queues.push_back(queue);
 }
 
-void DeviceCore::Release(Session* session, const Retired& retired) {
-  for (transport::MemoryId region : retired.regions) dma_->RemoveRegion(region);
-  for (const QueueMemory& queue : retired.queues) session->services->FreeQueue(queue);
-  for (const Retired::Receives& parts : retired.receives) ReturnParts(*session, parts);
+// What is the session's own goes with the first fence: the session may have ended by the next.
+void DeviceCore::Release(Session* session, Retired* retired) {
+  for (transport::MemoryId region : std::exchange(retired->regions, {})) dma_->RemoveRegion(region);
+  for (const QueueMemory& queue : std::exchange(retired->queues, {})) {
+    session->services->FreeQueue(queue);
+  }
+  if (session == nullptr || !retired->others.IsEmpty()) return;
+  for (const Retired::Receives& parts : retired->receives) ReturnParts(*session, parts);
 }
 
 void DeviceCore::SubmitMove(const EntryMove& move, const transport::DmaRequest& request) {

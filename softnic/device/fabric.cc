@@ -130,17 +130,16 @@ void DeviceCore::HandOver(Origin origin, DeviceQp& destination, const Pdu& pdu, 
 }
 
 // What a packet brought goes where it belongs at once, if it is little, and its memory is mapped.
-bool DeviceCore::PlaceNow(const DeviceQp& qp, const transport::DmaRequest& request) {
+bool DeviceCore::PlaceNow(DeviceQp& qp, const transport::DmaRequest& request) {
   const transport::Payload& source = request.source;
   if (request.kind != transport::DmaRequest::Kind::kCopy || source.bytes == nullptr ||
       source.length > kPlaceNowBytesMax || source.piece_bytes != 0 || request.prefix_bytes != 0 ||
       request.destination_offset != 0 || qp.moves_in_flight != 0) {
     return false;
   }
-  return dma_->MoveNow(
-      source,
-      Reach(request.destination, request.destination_count, *qp.session, reached_destination_),
-      request.destination_count);
+  const ReachedMemory destination =
+      Reach(request.destination, request.destination_count, qp, reached_destination_);
+  return dma_->MoveNow(source, destination.segments, request.destination_count);
 }
 
 // What the two QPs of a connection do to memory keeps its order among both: a READ response must
@@ -157,6 +156,7 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
     DmaRecord record;
     record.qp = qp.self;
     record.token = request.token;
+    record.number = ++qp.moves_submitted;
     DeviceQp* sender = cause != nullptr ? cause->origin.sender : nullptr;
     if (sender != nullptr) {
       record.sender = sender->self;
@@ -167,12 +167,16 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
       CountRead(*sender, record, request.source);
       qp.last_stream = qp.IsConnectedService() ? std::min(qp.stream, sender->stream) : qp.stream;
     }
-    const Session& source_user = sender != nullptr ? *sender->session : *qp.session;
+    DeviceQp& source_user = sender != nullptr ? *sender : qp;
     uint16_t source_count = request.source.segments != nullptr ? request.source.segment_count : 0;
-    request.source.segments =
+    const ReachedMemory source =
         Reach(request.source.segments, source_count, source_user, reached_source_);
-    request.destination =
-        Reach(request.destination, request.destination_count, *qp.session, reached_destination_);
+    const ReachedMemory destination =
+        Reach(request.destination, request.destination_count, qp, reached_destination_);
+    request.source.segments = source.segments;
+    request.destination = destination.segments;
+    record.reads_anothers = source.is_anothers;
+    record.writes_anothers = destination.is_anothers;
     uint64_t stream = qp.last_stream != 0 ? qp.last_stream : qp.stream;
     CountMoves(record, 1);
     dma_->Submit(stream, dmas_.Insert(record), request);
@@ -183,32 +187,37 @@ void DeviceCore::SubmitDmas(DeviceQp& qp, const Cause* cause) {
 // Segments are resolved when work begins, and used until it ends. A region that went meanwhile must
 // not be touched any more, nor what came to its MemoryId later, perhaps another client's; nor what
 // a window led to that is bound no more, or otherwise.
-const transport::DmaSegment* DeviceCore::Reach(
-    const transport::DmaSegment* segments, uint32_t count, const Session& user,
-    std::array<transport::DmaSegment, shm::kMaxSge>& out) const {
-  bool has_window = false;
+ReachedMemory DeviceCore::Reach(const transport::DmaSegment* segments, uint32_t count,
+                                DeviceQp& user,
+                                std::array<transport::DmaSegment, shm::kMaxSge>& out) const {
+  const Session& session = *user.session;
+  bool has_window = false, is_anothers = false;
   for (uint32_t i = 0; i < count; ++i) {
     if (segments[i].memory == kNullMemory) continue;
     transport::MemoryId memory = segments[i].memory;
     if ((memory & kWindowMemoryBit) != 0) {
       auto window = window_memory_.find(memory);
-      if (window == window_memory_.end()) return Refuse(segments, count, out);
+      if (window == window_memory_.end()) return {Refuse(segments, count, out)};
       memory = window->second;
       has_window = true;
     }
     auto it = region_owners_.find(memory);
-    if (it == region_owners_.end() || it->second != user.shared->id) {
-      return Refuse(segments, count, out);
+    if (it == region_owners_.end() || it->second.context != session.shared->id) {
+      return {Refuse(segments, count, out)};
     }
+    if (it->second.session == session.id) continue;
+    user.owners.Add(it->second.session);
+    const Session* owner = FindSession(it->second.session);  // nullptr: the NIC
+    is_anothers |= owner != nullptr && owner->pid != session.pid;
   }
-  if (!has_window) return segments;
+  if (!has_window) return {segments, is_anothers};
   VERBENA_CHECK(count <= out.size());
   for (uint32_t i = 0; i < count; ++i) {
     out[i] = segments[i];
     auto window = window_memory_.find(segments[i].memory);
     if (window != window_memory_.end()) out[i].memory = window->second;
   }
-  return out.data();
+  return {out.data(), is_anothers};
 }
 
 uint64_t DeviceCore::BeginUse(const DeviceQp& sender, const Pdu& pdu) {
@@ -242,9 +251,10 @@ void DeviceCore::ReportSourceFault(const DmaRecord& record) {
 }
 
 void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
-                           uint64_t atomic_original, bool is_owner_gone) {
+                           uint64_t atomic_original, DmaFault fault) {
   using transport::DmaStatus;
   now_ = now;
+  const bool is_owner_gone = fault == DmaFault::kOwnerGone;
   DmaRecord record;
   if (!dmas_.Take(cookie, &record)) return;
   if (record.entry_move != kNoMove) {
@@ -252,17 +262,40 @@ void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus st
     return Settle();
   }
   CountMoves(record, -1);
-  if (status == DmaStatus::kSourceFault && !is_owner_gone) ReportSourceFault(record);
-  const bool is_answered = status != DmaStatus::kDestinationFault || !is_owner_gone;
+  // Nobody speaks for a process that has ended, but QPs of others with work that names its memory.
+  const bool is_source = status == DmaStatus::kSourceFault;
+  const bool is_anothers = is_source ? record.reads_anothers : record.writes_anothers;
+  const bool is_silent = fault == DmaFault::kRevoked || (is_owner_gone && !is_anothers);
+  if (is_source && !is_silent) ReportSourceFault(record);
   if (record.packet != nullptr) {
     OnPayloadRead(record, status);
-  } else if (DeviceQp* qp = FindQp(record.qp); qp != nullptr && is_answered) {
+  } else if (DeviceQp* qp = FindQp(record.qp); qp != nullptr && (is_source || !is_silent)) {
     qp->transport->OnDmaDone(now, {record.token, status, atomic_original});
+    if (qp->service() == Service::kRc) {
+      NoteRevoked(*qp, record, status, fault == DmaFault::kRevoked);
+    }
     AfterInput(*qp);
   }
   EndUse(record.use);
   EndRead(record);
   Settle();
+}
+
+// What was revoked comes again, as if it had been lost. Not if something submitted behind it was
+// carried out: that would be done twice, and its peer may have seen it without what came before.
+void DeviceCore::NoteRevoked(DeviceQp& qp, const DmaRecord& record, transport::DmaStatus status,
+                             bool is_revoked) {
+  const bool is_behind = record.number <= qp.revoked.until;
+  if (is_revoked) {
+    if (!is_behind) qp.revoked = {record.sender, record.opcode, record.psn, qp.moves_submitted};
+  } else if (is_behind && status == transport::DmaStatus::kOk) {
+    DmaRecord overtaken;
+    overtaken.sender = qp.revoked.sender;
+    overtaken.opcode = qp.revoked.opcode;
+    overtaken.psn = qp.revoked.psn;
+    qp.revoked = {};
+    ReportSourceFault(overtaken);
+  }
 }
 
 void DeviceCore::CountMoves(const DmaRecord& record, int change) {

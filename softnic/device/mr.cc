@@ -33,6 +33,8 @@ bool DeviceCore::HasMrRoom(const Session& session) {
   return session.nic->counts.mrs < session.nic->limits().max_mr && !session.mrs.IsFull();
 }
 
+SessionId Mr::Owner() const { return dm != nullptr ? kNicSession : session->id; }
+
 // All of the region is set but who has it, its key and its handle. ENOMEM: there is no key to name
 // it by, and so no DMA that could touch it; its memory is given back.
 int DeviceCore::InstallMr(Command& command, std::unique_ptr<Mr> owned) {
@@ -51,7 +53,7 @@ int DeviceCore::InstallMr(Command& command, std::unique_ptr<Mr> owned) {
     return EEXIST;
   }
   mr->handle = session.mrs.Insert(std::move(owned));
-  if (!is_null) region_owners_[mr->memory] = session.shared->id;
+  if (!is_null) region_owners_[mr->memory] = {session.shared->id, mr->Owner()};
   if (mr->dm != nullptr) ++mr->dm->users;
   ++mr->pd->users;
   ++session.nic->counts.mrs;
@@ -124,11 +126,12 @@ int DeviceCore::DeregMr(Command& command) {
   if (mr == nullptr) return ENOENT;
   if (mr->windows != 0) return EBUSY;  // IBTA 10.6.7.2.6
   const transport::MemoryId memory = mr->memory;
-  const SessionId owner = mr->dm != nullptr ? kNicSession : mr->session->id;
-  std::shared_ptr<NicMemory> kept = mr->dm != nullptr ? mr->dm->memory : nullptr;
+  const SessionId owner = mr->Owner();
+  Retired retired = {{memory}};
+  if (mr->dm != nullptr) retired.kept.push_back(mr->dm->memory);
   RemoveMr(*mr);
   if (memory == kNullMemory || memory == kNoMemory) return 0;
-  FinishAfterFenceOf(owner, command, {{memory}, {}}, std::move(kept));
+  FinishAfterFenceOf(owner, command, std::move(retired));
   return 0;
 }
 

@@ -83,8 +83,10 @@ int DeviceCore::AllocMw(Command& command) {
 int DeviceCore::DeallocMw(Command& command) {
   Mw* mw = command.session->mws.Find(command.Request<shm::HandleRequest>().handle);
   if (mw == nullptr) return ENOENT;
+  Retired retired;
+  retired.others = mw->owners;
   RemoveMw(*mw);
-  FinishAfterFence(command);
+  FinishAfterFence(command, std::move(retired));
   return 0;
 }
 
@@ -110,12 +112,13 @@ KeyFault DeviceCore::BindWindow(DeviceQp& qp, const transport::WindowBind& bind)
     fault = CheckRegion(mr, qp.pd, bind);
     if (fault != VendorErr::kNone) return fault;
   }
-  qp.has_revoked_key = mw->IsBound();
+  if (mw->IsBound()) qp.revoked_owner = mw->mr->Owner();
   UnbindWindow(*mw);
   qp.nic->windows.Rename(mw->key, bind.rkey.value);
   mw->key = bind.rkey.value;
   if (mr == nullptr) return VendorErr::kNone;
   mw->mr = mr;
+  if (mr->Owner() != mw->session->id) mw->owners.Add(mr->Owner());
   ++mr->windows;
   mw->access = bind.access;
   mw->addr = bind.addr;
@@ -151,44 +154,42 @@ void DeviceCore::UnbindWindow(Mw& mw) {
 KeyFault DeviceCore::Invalidate(DeviceQp& qp, RKey rkey) {
   if (qp.pd->own_keys != nullptr) return VendorErr::kRKeyBadState;  // they are the program's
   Mr* mr = qp.nic->keys.Find(rkey.value);
-  KeyFault fault = mr != nullptr ? InvalidateRegion(qp, *mr) : InvalidateWindow(qp, rkey);
-  qp.has_revoked_key = fault == VendorErr::kNone;
-  return fault;
+  return mr != nullptr ? InvalidateRegion(qp, *mr) : InvalidateWindow(qp, rkey);
 }
 
 // A region may be invalidated if it was opened to remote access: its rkey is what a peer gives
 // back.
-KeyFault DeviceCore::InvalidateRegion(const DeviceQp& qp, Mr& mr) {
+KeyFault DeviceCore::InvalidateRegion(DeviceQp& qp, Mr& mr) {
   if (mr.is_invalidated) return VendorErr::kBadRKey;
   if (mr.pd != qp.pd) return VendorErr::kRKeyOtherPd;
   if ((mr.access & kRemote) == 0) return VendorErr::kRKeyAccess;
   if (mr.windows != 0) return VendorErr::kRKeyBadState;
   mr.is_invalidated = true;
   region_owners_.erase(mr.memory);
+  qp.revoked_owner = mr.Owner();
   return VendorErr::kNone;
 }
 
-KeyFault DeviceCore::InvalidateWindow(const DeviceQp& qp, RKey rkey) {
+KeyFault DeviceCore::InvalidateWindow(DeviceQp& qp, RKey rkey) {
   Mw* mw = qp.nic->windows.Find(rkey.value);
   if (mw == nullptr) return VendorErr::kBadRKey;
   if (mw->pd != qp.pd) return VendorErr::kRKeyOtherPd;
   //= IBTA o10-37.2.26: type 1 ends by binding and deallocation alone
   if (!mw->is_type_2 || !mw->IsBound()) return VendorErr::kRKeyBadState;
   if (mw->qp != &qp) return VendorErr::kRKeyOtherQp;
+  qp.revoked_owner = mw->mr->Owner();
   UnbindWindow(*mw);
   return VendorErr::kNone;
 }
 
 bool DeviceCore::SettleKeys(DeviceQp& qp, transport::QpRole waiter) {
-  if (!std::exchange(qp.has_revoked_key, false) || dmas_.size() == 0) return true;
+  const std::optional<SessionId> owner = std::exchange(qp.revoked_owner, std::nullopt);
+  if (!owner.has_value() || dmas_.size() == 0) return true;
   FenceRecord record;
   record.session = qp.session->id;
   record.waiting_qp = qp.self;
   record.waiter = waiter;
-  const uint64_t cookie = next_fence_++;
-  qp.settling[static_cast<size_t>(waiter)] = cookie;
-  fences_.emplace(cookie, std::move(record));
-  dma_->Fence(qp.session->id, cookie);
+  qp.settling[static_cast<size_t>(waiter)] = BeginFence(*owner, std::move(record));
   return false;
 }
 

@@ -4,6 +4,7 @@
 // Thread: the shard.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -28,6 +29,28 @@ namespace verbena::softnic {
 
 class DeviceQp;
 struct Session;
+
+// Whose memory something led to that is not its own session's: other sessions of its context, the
+// NIC. Few as a rule, and mostly none.
+class OtherOwners {
+ public:
+  bool IsEmpty() const { return ids_.empty(); }
+  void Add(SessionId id) {
+    if (std::find(ids_.begin(), ids_.end(), id) == ids_.end()) ids_.push_back(id);
+  }
+  void Add(const OtherOwners& others) {
+    for (SessionId id : others.ids_) Add(id);
+  }
+  // Precondition: not empty.
+  SessionId TakeOne() {
+    const SessionId id = ids_.back();
+    ids_.pop_back();
+    return id;
+  }
+
+ private:
+  std::vector<SessionId> ids_;
+};
 
 // Names a QP from outside its session, across its destruction and reset: `life` is new after each.
 struct QpRef {
@@ -118,6 +141,8 @@ struct Mr {
   bool Contains(uint64_t start, uint64_t bytes) const {
     return start >= iova && bytes <= length && start - iova <= length - bytes;
   }
+  // Whose DMA is at its memory; kNicSession for device memory.
+  SessionId Owner() const;
   uint64_t ToProcess(uint64_t start) const { return addr + (start - iova); }
   // How work requests of its own process name it by the lkey: a region with an own key by its
   // address there, whatever peers count from.
@@ -140,6 +165,7 @@ struct Mw {
   uint64_t length = 0;
   transport::MemoryId memory = 0;  // stands for the region's in what this binding grants
   ListHook<Mw> qp_hook;            // in DeviceQp::windows
+  OtherOwners owners;              // of the regions it was bound to so far
 
   bool IsBound() const { return mr != nullptr; }
   bool IsZeroBased() const { return (access & access::kZeroBased) != 0; }
@@ -220,7 +246,20 @@ struct Srq {
   std::unique_ptr<MarkedReceives> marked;  // nullptr: its receives have no marks
 };
 
-// What waits, before it goes, until no DMA in flight touches its session.
+// Of a region whose key is alive.
+struct RegionOwner {
+  SessionId context = 0;
+  SessionId session = 0;  // Mr::Owner
+};
+
+// Segments as the DMA engine knows them.
+struct ReachedMemory {
+  const transport::DmaSegment* segments = nullptr;
+  bool is_anothers = false;  // not in the process of the QP that uses them
+};
+
+// What waits, before it goes, until no DMA in flight touches its session, and what the program gets
+// back only when none touches the memory of the others either.
 struct Retired {
   struct Receives {  // parts that a QP had of those of a marked SRQ
     shm::Handle srq = 0, cq = 0;
@@ -228,7 +267,9 @@ struct Retired {
   };
   std::vector<transport::MemoryId> regions{};
   std::vector<QueueMemory> queues{};
-  std::vector<Receives> receives{};
+  std::vector<Receives> receives{};  // of the program
+  OtherOwners others{};
+  std::vector<std::shared_ptr<NicMemory>> kept{};
 };
 
 // Where peers send to an RDM endpoint: lanes come to it without its program (places.cc).

@@ -152,7 +152,7 @@ RdmRejectReason DeviceCore::ConnectLane(Place& place, const LaneRequest& request
     EndLane(*place.lanes.at(old), &retired);
   }
   if (place.lanes.size() >= place.lanes_max) EndIdlestLane(place, &retired);
-  RemoveAfterFence(place.session->id, std::move(retired), {});
+  RemoveAfterFence(place.session->id, std::move(retired));
   if (place.lanes.size() >= place.lanes_max) return RdmRejectReason::kNoResources;
   DeviceQp* lane = NewLane(place);
   if (lane == nullptr) return RdmRejectReason::kNoResources;
@@ -258,7 +258,7 @@ void DeviceCore::DropLane(Instant now, LaneId id) {
   TellReceived(lane);
   ForgetLane(lane);
   RemoveQp(lane, &retired);
-  RemoveAfterFence(session, std::move(retired), {});
+  RemoveAfterFence(session, std::move(retired));
   Settle();
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/base/huge_page_pool.h"
@@ -35,6 +36,15 @@ struct Waiting {
   bool is_from_wire = false;   // and has no sender here
   uint64_t use = 0;            // DeviceCore::PayloadUse
   transport::local::HeldPduPtr pdu;
+};
+
+// A move for a QP that was revoked, which its sender was not told; and what had been submitted when
+// that was learnt.
+struct RevokedMove {
+  QpRef sender;
+  transport::Opcode opcode = transport::Opcode::kSendOnly;
+  Psn psn;
+  uint64_t until = 0;  // DeviceQp::moves_submitted; 0: none was
 };
 
 // Copies the next entry of a receive ring, which is there. False: it lies.
@@ -113,7 +123,8 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   uint32_t path_mtu_bytes = 0;    // of a connected QP, from RTR on
   std::vector<Gid> mcast_groups;  // attached to
   IntrusiveList<Mw> windows;      // of type 2, bound to it
-  bool has_revoked_key = false;   // the last bind or invalidation took a key away
+  // The last bind or invalidation took a key away, to this session's memory.
+  std::optional<SessionId> revoked_owner;
   // By QpRole: the fence it waits for after that.
   std::array<uint64_t, 2> settling{};
   uint32_t undelivered_events = 0;
@@ -150,6 +161,9 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   uint32_t reads_in_flight = 0;
   // DMA under way for its requests, or of its own placements.
   uint32_t moves_in_flight = 0;
+  uint64_t moves_submitted = 0;  // of its own placements, ever
+  RevokedMove revoked;
+  OtherOwners owners;                        // of what its DMA touched
   Instant held_up_since = Instant::Never();  // its ACK timer ran out, and is excused since then
   bool is_in_drain = false;
   bool awaits_srq = false;               // in the SRQ's list: PDUs wait for a WQE to be fetched

@@ -183,8 +183,7 @@ int DeviceCore::ModifyQp(Command& command) {
   command.Reply(shm::ModifyQpReply{static_cast<uint32_t>(state), 0});
   if (state == QpState::kReset) {
     Retired retired;
-    ReturnHeld(*qp, &retired);
-    ResetQp(*qp);
+    ResetQp(*qp, &retired);
     FinishAfterFence(command, std::move(retired));
   }
   AfterInput(*qp);
@@ -196,23 +195,29 @@ int DeviceCore::Modify(DeviceQp& qp, shm::ModifyQpRequest& request) {
   if ((request.mask & shm::qp_mask::kAv) != 0) ResolveLid(*qp.nic, &request.attr.ah_attr);
   bool has_path = (request.mask & (shm::qp_mask::kAv | shm::qp_mask::kPathMtu)) ==
                   (shm::qp_mask::kAv | shm::qp_mask::kPathMtu);
+  Gid dgid;
+  std::memcpy(dgid.raw.data(), request.attr.ah_attr.dgid, dgid.raw.size());
   if (has_path && qp.transport->state() == QpState::kInit) {
-    Gid dgid;
-    std::memcpy(dgid.raw.data(), request.attr.ah_attr.dgid, dgid.raw.size());
     qp.path_mtu_bytes = 128u << std::clamp(request.attr.path_mtu, 1u, 5u);
-    qp.transport->SetPduLimits(LimitsTo(qp, dgid));
-    JoinPeer(qp, dgid);
+    LeadTo(qp, dgid);
   }
+  const Gid old_dgid = qp.transport->path().dgid;
   transport::ModifyResult result = qp.transport->Modify(now_, request.attr, request.mask);
   if (result.error != 0) return result.error;
-  if ((request.mask & shm::qp_mask::kAv) != 0) ++path_epoch_;
+  if ((request.mask & shm::qp_mask::kAv) != 0) {
+    ++path_epoch_;
+    //= IBTA 10.3.1.5: nothing is under way, and what comes may go elsewhere
+    if (qp.transport->state() == QpState::kSqd && dgid != old_dgid) LeadTo(qp, dgid);
+  }
   if ((request.mask & shm::qp_mask::kRateLimit) != 0) {
     qp.rate.Set(request.attr.rate_limit, request.max_burst_bytes);
   }
   return 0;
 }
 
-void DeviceCore::ResetQp(DeviceQp& qp) {
+void DeviceCore::ResetQp(DeviceQp& qp, Retired* retired) {
+  ReturnHeld(qp, retired);
+  retired->others.Add(std::exchange(qp.owners, {}));
   qp.self.life = next_life_++;
   qp.is_blocked = qp.is_paced = false;
   // What is under way ends for the life before.
@@ -264,6 +269,7 @@ void DeviceCore::RemoveQp(DeviceQp& qp, Retired* retired) {
   Session& session = *qp.session;
   qp.windows.ForEach([this](Mw& mw) { UnbindWindow(mw); });
   ReturnHeld(qp, retired);
+  retired->others.Add(qp.owners);
   qp.counters.Set({});
   DropWaiting(qp);
   DropTx(qp);

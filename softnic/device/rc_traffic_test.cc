@@ -119,7 +119,7 @@ TEST_F(RcTraffic, ReceivesAreRungForAfterAFailureOfTheResponder) {
 // A killed program's memory is gone some time before its session is.
 TEST_F(RcTraffic, NobodyAnswersForAProcessThatHasEnded) {
   world.dma.bad_addr = reinterpret_cast<uint64_t>(memory_b) + 8;
-  world.dma.is_owner_gone = true;
+  world.dma.fault = DmaFault::kOwnerGone;
   std::vector<TestQp> from, to;
   for (auto opcode : {shm::WrOpcode::kRdmaWrite, shm::WrOpcode::kRdmaRead, shm::WrOpcode::kSend,
                       shm::WrOpcode::kAtomicFetchAndAdd}) {
@@ -143,6 +143,53 @@ TEST_F(RcTraffic, NobodyAnswersForAProcessThatHasEnded) {
   for (size_t i = 0; i < from.size(); ++i) {
     EXPECT_EQ(MustPoll(a, cq_a).status, WcStatus::kRetryExcErr);
   }
+}
+
+// Nothing is wrong with either end: a fence was not to wait.
+TEST_F(RcTraffic, WhatIsRevokedComesAgain) {
+  for (auto opcode : {shm::WrOpcode::kRdmaWrite, shm::WrOpcode::kRdmaRead, shm::WrOpcode::kSend}) {
+    const bool is_read = opcode == shm::WrOpcode::kRdmaRead;
+    std::memset(is_read ? memory_a : memory_b, 0, 300);
+    std::memset(is_read ? memory_b : memory_a, 5, 300);
+    world.dma.is_held = true;
+    for (uint64_t i = 0; i < 3; ++i) {
+      b.PostRecv(qp_b, i, {SgeOf(memory_b + i * 100, 100, mr_b.lkey)});
+      a.Post(qp_a, Remote(opcode, i, memory_b + i * 100),
+             {SgeOf(memory_a + i * 100, 100, mr_a.lkey)});
+    }
+    world.Settle();
+    world.dma.revoked = 3;
+    world.dma.is_held = false;
+    world.Settle();
+    EXPECT_FALSE(a.Poll(cq_a).has_value());
+    EXPECT_FALSE(b.Poll(cq_b).has_value());
+    for (uint64_t i = 0; i < 3; ++i) {
+      ASSERT_TRUE(world.RunUntil([&] { return cq_a.ring.Peek() != nullptr; }));
+      const Wc wc = MustPoll(a, cq_a);
+      EXPECT_EQ(wc.wr_id, i);
+      EXPECT_EQ(wc.status, WcStatus::kSuccess);
+    }
+    EXPECT_EQ(std::memcmp(memory_a, memory_b, 300), 0);
+    EXPECT_EQ(b.PollAll(cq_b).size(), opcode == shm::WrOpcode::kSend ? 3u : 0u);
+  }
+}
+
+// Else it would be done twice, and was there too early.
+TEST_F(RcTraffic, WhatIsRevokedAndWasOvertakenFails) {
+  std::memset(memory_b, 0, 8);
+  world.dma.is_held = true;
+  a.Post(qp_a, Remote(shm::WrOpcode::kRdmaWrite, 1, memory_b + 100),
+         {SgeOf(memory_a, 100, mr_a.lkey)});
+  shm::SendWqe add = Remote(shm::WrOpcode::kAtomicFetchAndAdd, 2, memory_b);
+  add.atomic.compare_add = 1;
+  a.Post(qp_a, add, {SgeOf(memory_a, 8, mr_a.lkey)});
+  world.Settle();
+  world.dma.revoked = 1;
+  world.dma.is_held = false;
+  ASSERT_TRUE(world.RunUntil([&] { return a.StateOf(qp_a) == QpState::kErr; }));
+  EXPECT_EQ(MustPoll(a, cq_a).status, WcStatus::kLocProtErr);
+  EXPECT_EQ(MustPoll(a, cq_a).status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(memory_b[0], 1);
 }
 
 TEST_F(RcTraffic, SendFillsAReceive) {

@@ -61,7 +61,7 @@ int DeviceCore::ReregMr(Command& command) {
   const transport::MemoryId old = mr->memory;
   if (counted_regions_.erase(old) != 0) counted_regions_[memory] = mr;
   region_owners_.erase(old);
-  region_owners_[memory] = session.shared->id;
+  region_owners_[memory] = {session.shared->id, mr->Owner()};
   --mr->pd->users;
   ++pd->users;
   mr->pd = pd;
@@ -72,7 +72,7 @@ int DeviceCore::ReregMr(Command& command) {
   if (moves) mr->length = wanted.length;
   const uint32_t rkey = mr->has_own_key ? mr->own_key : mr->key;
   command.Reply(shm::RegMrReply{mr->handle, mr->key, rkey, 0});
-  FinishAfterFence(command, {{old}, {}});
+  FinishAfterFence(command, {{old}});
   return 0;
 }
 

@@ -83,6 +83,13 @@ struct RegionSpec {
   bool must_be_assisted = false;  // what is not mapped
 };
 
+// What a fault was about.
+enum class DmaFault : uint8_t {
+  kMemory,
+  kOwnerGone,  // the process whose memory it is has ended
+  kRevoked,    // nothing: a fence was not to wait for the other end (kSourceFault)
+};
+
 // Carries out movements of payload. Thread: the shard.
 class DmaEngine {
  public:
@@ -112,7 +119,8 @@ class DmaEngine {
 
   // Copies what it needs from `request` (into local_pieces goes what segments name); the
   // result comes through Device::OnDmaDone(cookie, …), never from inside Submit. Submissions that
-  // share a `stream` are carried out and reported in order.
+  // share a `stream` are carried out and reported in order; with one that is revoked, those that
+  // were submitted behind it.
   virtual void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) = 0;
   // Moves `source` to `destination` before it returns, which may be done where it takes a
   // microsecond and nothing submitted is under way. False: not so; some bytes may have moved.

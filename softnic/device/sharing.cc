@@ -8,16 +8,12 @@
 
 namespace verbena::softnic {
 
-void DeviceCore::RemoveAfterFence(SessionId owner, Retired retired,
-                                  std::vector<std::shared_ptr<NicMemory>> kept) {
+void DeviceCore::RemoveAfterFence(SessionId owner, Retired retired) {
   if (retired.regions.empty() && retired.queues.empty() && retired.receives.empty()) return;
   FenceRecord record;
   record.session = owner;
   record.retired = std::move(retired);
-  record.kept = std::move(kept);
-  uint64_t cookie = next_fence_++;
-  fences_.emplace(cookie, std::move(record));
-  dma_->Fence(owner, cookie);
+  BeginFence(owner, std::move(record));
 }
 
 void DeviceCore::EndProcessPart(Session& session) {
@@ -42,7 +38,8 @@ void DeviceCore::EndProcessPart(Session& session) {
     retired.regions.push_back(std::exchange(mr.memory, kNoMemory));
   });
   session.counters.ForEach([this](Counter& counter) { RemoveCounter(counter); });
-  RemoveAfterFence(session.id, std::move(retired), {});
+  retired.others = {};  // who ends takes nothing back
+  RemoveAfterFence(session.id, std::move(retired));
   session.ready_hook.Unlink();
   session.events_hook.Unlink();
   session.undelivered_events.clear();
@@ -50,15 +47,14 @@ void DeviceCore::EndProcessPart(Session& session) {
 
 void DeviceCore::EndSharedPart(Session& session) {
   Retired retired;
-  std::vector<std::shared_ptr<NicMemory>> kept;
   session.mrs.ForEach([&](Mr& mr) {
     if (mr.dm != nullptr) {
       retired.regions.push_back(mr.memory);
-      kept.push_back(mr.dm->memory);
+      retired.kept.push_back(mr.dm->memory);
     }
     RemoveMr(mr);
   });
-  RemoveAfterFence(kNicSession, std::move(retired), std::move(kept));
+  RemoveAfterFence(kNicSession, std::move(retired));
   session.dms.ForEach([&session](Dm& dm) {
     VERBENA_CHECK(dm.users == 0);
     session.nic->counts.dm_bytes -= dm.memory->bytes;

@@ -160,6 +160,11 @@ bool FakeDma::Scatter(const Job& job, const std::vector<std::byte>& bytes) const
 void FakeDma::CarryOut(const Job& job, DeviceCore& device, Instant now) {
   using transport::DmaStatus;
   using Kind = transport::DmaRequest::Kind;
+  if (revoked != 0) {
+    --revoked;
+    device.OnDmaDone(now, job.cookie, DmaStatus::kSourceFault, 0, DmaFault::kRevoked);
+    return;
+  }
   if (job.request.kind == Kind::kCopy) {
     std::vector<std::byte> bytes;
     DmaStatus status = DmaStatus::kOk;
@@ -176,13 +181,13 @@ void FakeDma::CarryOut(const Job& job, DeviceCore& device, Instant now) {
     } else if (!Scatter(job, bytes)) {
       status = DmaStatus::kDestinationFault;
     }
-    device.OnDmaDone(now, job.cookie, status, 0, is_owner_gone);
+    device.OnDmaDone(now, job.cookie, status, 0, fault);
     return;
   }
   const transport::DmaSegment& word = job.destination.at(0);
   uint64_t addr = word.addr + job.request.destination_offset;
   if (!IsReachable(word.memory, addr, 8)) {
-    device.OnDmaDone(now, job.cookie, DmaStatus::kDestinationFault, 0, is_owner_gone);
+    device.OnDmaDone(now, job.cookie, DmaStatus::kDestinationFault, 0, fault);
     return;
   }
   uint64_t original;

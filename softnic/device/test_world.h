@@ -56,10 +56,11 @@ class FakeDma final : public SteppedDma {
   int add_error = 0;                                          // what AddRegion says
   std::function<bool(SessionId, const RegionSpec&)> may_add;  // if set; else EFAULT
   uint64_t bad_addr = 0;                                      // a page that is gone
-  bool is_owner_gone = false;     // ... and so is the process whose page it was
-  std::vector<uint64_t> streams;  // of all submissions
-  bool moves_now = false;         // MoveNow and ReadNow may
-  uint64_t moved_now = 0;         // how often it did
+  DmaFault fault = DmaFault::kMemory;                         // ... why
+  uint32_t revoked = 0;                                       // so many of the next requests are
+  std::vector<uint64_t> streams;                              // of all submissions
+  bool moves_now = false;                                     // MoveNow and ReadNow may
+  uint64_t moved_now = 0;                                     // how often it did
 
  private:
   struct Job {

@@ -75,7 +75,8 @@ transport::PduLimits DeviceCore::LimitsTo(const DeviceQp& qp, const Gid& dgid) c
 
 // --- what is under way ---------------------------------------------------------------------------
 
-void DeviceCore::JoinPeer(DeviceQp& qp, const Gid& dgid) {
+void DeviceCore::LeadTo(DeviceQp& qp, const Gid& dgid) {
+  qp.transport->SetPduLimits(LimitsTo(qp, dgid));
   LeavePeer(qp);
   if (qp.service() != Service::kRc || !IsOnWire(*qp.nic, dgid)) return;
   WirePeer& peer = wire_peers_[{qp.nic->index(), dgid}];

@@ -476,6 +476,68 @@ TEST_P(Wire, AFailedQpLeavesItsShareToOthers) {
   EXPECT_EQ(sent, sent_alone);
 }
 
+// A path may change while the send queue is drained: so does whose room the QP takes, and what its
+// PDUs may be.
+class WirePath : public Wire {
+ protected:
+  void Move(TestQp& qp, uint32_t host) {
+    shm::QpAttr attr{};
+    attr.qp_state = static_cast<uint32_t>(QpState::kSqd);
+    ASSERT_EQ(alice.Modify(qp, attr, shm::qp_mask::kState), 0);
+    Settle();
+    std::memcpy(attr.ah_attr.dgid, GidOf(host).raw.data(), 16);
+    attr.ah_attr.is_global = attr.ah_attr.sgid_index = attr.ah_attr.port_num = 1;
+    attr.ah_attr.hop_limit = 64;
+    ASSERT_EQ(alice.Modify(qp, attr, shm::qp_mask::kAv), 0);
+    attr.qp_state = static_cast<uint32_t>(QpState::kRts);
+    ASSERT_EQ(alice.Modify(qp, attr, shm::qp_mask::kState), 0);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Both, WirePath, ::testing::Bool(), Wire::NameOf);
+
+TEST_P(WirePath, CountsAtTheAddressThatItLeadsTo) {
+  Connect(Service::kRc);
+  TestQp stays = std::move(qp_a);
+  Connect(Service::kRc);
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  ASSERT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  Move(qp_a, 1);  // where it was
+  EXPECT_EQ(a->device->Usage().peers.size(), 1u);
+  Move(qp_a, 2);
+  ASSERT_EQ(a->device->Usage().peers.size(), 2u);
+  alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  a->Settle();
+  const std::vector<DeviceUsage::Peer> peers = a->device->Usage().peers;
+  EXPECT_EQ(peers[0].bytes, 0u) << "its old address";
+  EXPECT_GT(peers[1].bytes, 0u);
+  EXPECT_EQ(peers[1].users, 1u);
+}
+
+TEST_P(WirePath, LeadsFromTheInstanceToTheNetwork) {
+  constexpr uint32_t kOther = 5;
+  a->device->AddNic(TestWorld::ConfigOf(kOther));
+  TestClient& carol = a->AddClient(1);
+  TestCq cq_c = carol.MustCreateCq();
+  Connect(Service::kRc);
+  TestQp qp = alice.MustCreateQp(Service::kRc, cq_a);
+  TestQp qp_c = carol.MustCreateQp(Service::kRc, cq_c);
+  ASSERT_EQ(qp_c.qpn, qp_b.qpn) << "so that it finds bob's";
+  ASSERT_EQ(alice.ToInit(qp, Service::kRc), 0);
+  ASSERT_EQ(alice.ToRtr(qp, Service::kRc, GidOf(kOther), qp_c.qpn), 0);
+  ASSERT_EQ(alice.ToRts(qp, Service::kRc), 0);
+  ASSERT_EQ(bob.ToReset(qp_b), 0);
+  ASSERT_EQ(bob.ToInit(qp_b, Service::kRc), 0);
+  ASSERT_EQ(bob.ToRtr(qp_b, Service::kRc, GidOf(0), qp.qpn), 0);
+  Move(qp, 1);
+  alice.Post(qp, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
+  EXPECT_EQ(from, to);
+  EXPECT_EQ(CountersOf(0).tx_dropped, 0u);
+  // And it takes part in the bound for its address.
+  EXPECT_EQ(a->device->Usage().peers.at(0).users, 2u);
+}
+
 TEST(WireShare, GoesBackWholeWhateverPsnsItStoodFor) {
   WirePeer peer;
   WireShare share;

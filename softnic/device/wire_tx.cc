@@ -133,21 +133,22 @@ void DeviceCore::SubmitRead(DeviceQp& sender, const Pdu& pdu, uint64_t use, TxPa
   request.source = pdu.payload;
   request.local_pieces = local_pieces_.data();
   request.local_piece_count = static_cast<uint16_t>(local_pieces_.size());
-  request.source.segments =
-      Reach(pdu.payload.segments, pdu.payload.segment_count, *sender.session, reached_source_);
+  const ReachedMemory source =
+      Reach(pdu.payload.segments, pdu.payload.segment_count, sender, reached_source_);
+  request.source.segments = source.segments;
+  record.reads_anothers = source.is_anothers;
   CountMoves(record, 1);
   dma_->Submit(sender.stream, dmas_.Insert(record), request);
 }
 
 // True: the payload of the packet is there.
-bool DeviceCore::ReadNow(const DeviceQp& sender, const transport::Payload& payload,
-                         TxPacket* packet) {
+bool DeviceCore::ReadNow(DeviceQp& sender, const transport::Payload& payload, TxPacket* packet) {
   if (payload.length > kReadNowBytesMax || payload.offset != 0 || sender.moves_in_flight != 0) {
     return false;
   }
   transport::Payload source = payload;
   source.segments =
-      Reach(payload.segments, payload.segment_count, *sender.session, reached_source_);
+      Reach(payload.segments, payload.segment_count, sender, reached_source_).segments;
   return dma_->ReadNow(source, packet->bytes + packet->header_bytes);
 }
 

@@ -181,6 +181,13 @@ class HangingClientTest : public ::testing::Test {
     ADD_FAILURE() << "not done: " << cookie;
     return DmaStatus::kOk;
   }
+  DmaFault FaultOf(uint64_t cookie) {
+    std::lock_guard lock(mutex_);
+    for (const auto& done : done_) {
+      if (done.cookie == cookie) return done.fault;
+    }
+    return DmaFault::kMemory;
+  }
   bool IsDone(uint64_t cookie) {
     std::lock_guard lock(mutex_);
     return HasDone(cookie);
@@ -366,6 +373,10 @@ TEST_F(HangingClientTest, FenceDoesNotWaitForAPeerThatHangs) {
     OnLeader([&] { dma_.Fence(honest, base + 99); });
     EXPECT_TRUE(WaitUntil([&] { return std::count(fences_.begin(), fences_.end(), base + 99); }));
     EXPECT_FALSE(IsDone(base));
+    // What comes later in the order of one that was revoked does not overtake it, whosever it is.
+    DmaSegment elsewhere = {rh, 8, hung.addr()};
+    Copy(honest, base + 50, elsewhere, elsewhere);
+    Copy(honest + 200, base + 51, elsewhere, elsewhere);
     // The session may go now; nothing of it is touched when the peer comes back.
     OnLeader([&] {
       EXPECT_TRUE(dma_.IsIdle(honest));
@@ -376,7 +387,13 @@ TEST_F(HangingClientTest, FenceDoesNotWaitForAPeerThatHangs) {
       ASSERT_TRUE(WaitDone(base + i));
       ASSERT_TRUE(WaitDone(base + 10 + i));
     }
-    EXPECT_EQ(StatusOf(base + 2), DmaStatus::kSourceFault);
+    ASSERT_TRUE(WaitDone(base + 50));
+    ASSERT_TRUE(WaitDone(base + 51));
+    for (uint64_t i : {2, 11, 12, 50}) {
+      EXPECT_EQ(StatusOf(base + i), DmaStatus::kSourceFault) << i;
+      EXPECT_EQ(FaultOf(base + i), DmaFault::kRevoked) << i;
+    }
+    EXPECT_EQ(StatusOf(base + 51), DmaStatus::kOk);
     if (as_source) {
       EXPECT_EQ(StatusOf(base), DmaStatus::kSourceFault);  // read, and never written
     }

@@ -504,7 +504,12 @@ void ProcessDma::Report(DmaOp* op) {
   if (op->kind == DmaOp::Kind::kProbe) {
     probes_.push_back({op->cookie, op->error, op->original});
   } else {
-    done_.push_back({op->cookie, op->status, op->original, op->is_owner_gone});
+    const bool is_revoked = op->is_revoked && op->status == DmaStatus::kSourceFault;
+    if (is_revoked) RevokeBehind(op->stream);
+    const DmaFault fault = is_revoked          ? DmaFault::kRevoked
+                           : op->is_owner_gone ? DmaFault::kOwnerGone
+                                               : DmaFault::kMemory;
+    done_.push_back({op->cookie, op->status, op->original, fault});
   }
   ReleaseHolds(op);
   FreeOp(op);

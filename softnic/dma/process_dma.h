@@ -101,7 +101,7 @@ class ProcessDma final : public DmaEngine {
     uint64_t cookie;
     transport::DmaStatus status;
     uint64_t atomic_original;
-    bool is_owner_gone;  // of a fault: the process whose memory it is has ended
+    DmaFault fault;
   };
   struct ProbeDone {
     uint64_t cookie;
@@ -223,6 +223,7 @@ class ProcessDma final : public DmaEngine {
   void RevokeQueued(DmaOp* op);
   void ReportRevoked(TargetProcess* process);
   void RevokeUnit(CopyUnit* unit);
+  void RevokeBehind(uint64_t stream);
   void Unblock(uint64_t stream);
 
   CopyCrew* crew_;

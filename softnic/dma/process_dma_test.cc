@@ -239,7 +239,7 @@ TEST_F(DmaTest, UnmappedDestinationIsADestinationFault) {
   auto done = Run();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].status, DmaStatus::kDestinationFault);
-  EXPECT_FALSE(done[0].is_owner_gone);
+  EXPECT_EQ(done[0].fault, DmaFault::kMemory);
 }
 
 TEST_F(DmaTest, ReadOnlyDestinationIsADestinationFault) {
@@ -293,12 +293,12 @@ TEST_F(DmaTest, DeadProcessFaultsAndIsKnownToBeGone) {
   auto done = Run();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].status, DmaStatus::kDestinationFault);
-  EXPECT_TRUE(done[0].is_owner_gone);
+  EXPECT_EQ(done[0].fault, DmaFault::kOwnerGone);
   Copy(1, 2, {{rb, 8, b.addr()}}, {{ra, 8, a.addr()}}, 8);
   done = Run();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].status, DmaStatus::kSourceFault);
-  EXPECT_TRUE(done[0].is_owner_gone);
+  EXPECT_EQ(done[0].fault, DmaFault::kOwnerGone);
 }
 
 TEST_F(DmaTest, ProcessSeenDeadIsNeverTouchedEvenIfItsPidLivesOn) {

@@ -198,7 +198,23 @@ void ProcessDma::RevokeQueued(DmaOp* op) {
     ReleaseHold(&hold);
     op->kind = DmaOp::Kind::kFailed;
     op->status = DmaStatus::kSourceFault;
+    op->is_revoked = true;
   }
+}
+
+// What was revoked comes again, and what was to come after it does then.
+void ProcessDma::RevokeBehind(uint64_t stream) {
+  auto revoke = [stream](DmaOp* op) {
+    if (op->stream != stream || op->kind == DmaOp::Kind::kProbe) return;
+    if (op->kind == DmaOp::Kind::kFailed) return;
+    op->kind = DmaOp::Kind::kFailed;
+    op->status = DmaStatus::kSourceFault;
+    op->is_revoked = true;
+  };
+  if (auto it = blocked_.find(stream); it != blocked_.end()) {
+    for (DmaOp* op : it->second.waiting) revoke(op);
+  }
+  for (DmaOp* op = lanes_[LaneOf(stream)].first; op != nullptr; op = op->next) revoke(op);
 }
 
 // A unit in a hanging thread's hands: its source end is free once all is read, its destination end

@@ -121,7 +121,7 @@ bool Shard::DeliverDma() {
   bool any = false;
   ProcessDma::Done done;
   while (dma_->PollDone(&done)) {
-    device_->OnDmaDone(now_, done.cookie, done.status, done.atomic_original, done.is_owner_gone);
+    device_->OnDmaDone(now_, done.cookie, done.status, done.atomic_original, done.fault);
     any = true;
   }
   uint64_t cookie;

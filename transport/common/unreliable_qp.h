@@ -21,7 +21,8 @@ class UnreliableQp : public QpTransport {
   void OnTimeout(Instant now) final {}  // nothing is ever sent again
   ModifyResult Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) final;
   void SetPduLimits(const PduLimits& limits) final {
-    VERBENA_CHECK(state() == QpState::kReset || state() == QpState::kInit);
+    VERBENA_CHECK(state() == QpState::kReset || state() == QpState::kInit ||
+                  state() == QpState::kSqd);
     context_.attributes.set_pdu_limits(limits);
   }
   void Fail(Instant now, EventType event) final;

@@ -255,7 +255,9 @@ void Completer::Reopen(Instant now, const Placement& placement) {
   if (!rec.IsInFlight() || rec.received_bytes <= placement.offset) return;
   rec.received_bytes = placement.offset;
   if (static_cast<int32_t>(w_->acked - placement.index) > 0) w_->acked = placement.index;
-  w_->unacked_psn = ExpectedPsn(rec);
+  // Of several READs that lost theirs the first is waited for.
+  const Psn lost = ExpectedPsn(rec);
+  if (lost.Before(w_->unacked_psn)) w_->unacked_psn = lost;
   requester_->Apply(now, {RequesterEvent::kResponseLost, placement.index, {}, 0, VendorErr::kNone});
 }
 

@@ -106,8 +106,12 @@ ModifyResult RcQp::Modify(Instant now, const shm::QpAttr& attr, uint32_t mask) {
 }
 
 void RcQp::SetPduLimits(const PduLimits& limits) {
-  VERBENA_CHECK(state() == QpState::kReset || state() == QpState::kInit);
+  const bool is_drained = state() == QpState::kSqd && !attributes_.sq_draining();
+  VERBENA_CHECK(state() == QpState::kReset || state() == QpState::kInit || is_drained);
   attributes_.set_pdu_limits(limits);
+  if (!is_drained) return;
+  requester_.OnModify();
+  responder_.OnModify();
 }
 
 void RcQp::Fail(Instant now, EventType event) {
