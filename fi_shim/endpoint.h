@@ -32,8 +32,9 @@ class OperationPool {
   void Give(Operation* operation);
   size_t taken() const { return taken_; }
   size_t size() const { return count_; }
-  // Of those taken the one posted first; that of a context (of several the first). nullptr: none.
-  Operation* Oldest() const;  // nor completed by the NIC already
+  // Of those taken, but not done, the one posted first; that of a context (of several the first).
+  // nullptr: none.
+  Operation* Oldest() const;
   Operation* Find(const void* context) const;
   size_t IndexOf(const Operation& operation) const {
     return static_cast<size_t>(&operation - all_);
@@ -221,8 +222,11 @@ void FinishSend(Endpoint* ep, Operation* operation, const shm::Cqe& cqe);
 // All that waits fails with FI_ECANCELED, in the order of posting. The NIC takes none any more.
 void FlushReceives(Endpoint* ep);
 void FlushSends(Endpoint* ep);
-// fi_cancel of a receive. 0; -FI_ENOENT: none, or it has a message already.
+// fi_cancel of a receive. 0; -FI_ENOENT: none, or it has a message already. One of several messages
+// that has some ends behind them.
 ssize_t CancelReceive(ReceiveContext* receives, Endpoint* ep, const void* context);
+// All that wait; those that the NIC has ended complete.
+void CancelReceives(Endpoint* ep);
 void RegisterReceiver(ReceiveContext* receives, Endpoint* ep);
 void UnregisterReceiver(ReceiveContext* receives, Endpoint* ep);
 // Of lanes `qp` is 0: then it is the RDM endpoint that has their completions in `hw`.

@@ -78,21 +78,6 @@ void OnReceive(Endpoint* base, Operation* operation, const shm::Cqe& cqe) {
 // --- disabled by an error
 // -------------------------------------------------------------------------
 
-// Receives that wait are taken back; those that have a message complete by it.
-void CancelReceives(RdmEndpoint* ep) {
-  if (ep->receives == nullptr || ep->receives->is_shared) return;
-  for (;;) {
-    void* context;
-    {
-      Guard guard(ep->receives->lock);
-      const Operation* oldest = ep->receives->operations.Oldest();
-      if (oldest == nullptr) return;
-      context = oldest->context;
-    }
-    if (CancelReceive(ep->receives, ep, context) != 0) return;
-  }
-}
-
 void OnProgress(Endpoint* base) {
   auto* ep = static_cast<RdmEndpoint*>(base);
   PumpLanes(ep);
