@@ -458,6 +458,7 @@ int PrepareQueues(Endpoint* ep, uint64_t send_entries, uint64_t receive_entries)
 void ReleaseQueues(Endpoint* ep) {
   if (ep->receives != nullptr && ep->receives->is_shared) UnregisterReceiver(ep->receives, ep);
   UnwatchAll(ep);
+  if (ep->owns_receives && ep->rx_hw != nullptr) ForgetReceives(ep->rx_hw, ep->receives);
   if (ep->has_shared_room) UnreserveShared(ep->receives, ep->rx_hw);
   ep->has_shared_room = false;
   ReleaseHwCq(ep, ep->tx_cq, ep->send_entries, &ep->tx_hw);
@@ -487,9 +488,7 @@ void OnCompletion(HwCq* hw, const shm::Cqe& cqe) {
   if (cqe.is_send != 0) return ep->kind->on_send(ep, operation, cqe);
   if (ep == nullptr) ep = FindReceiver(operation->receives, cqe.qp_handle, hw);
   if (ep != nullptr) return ep->kind->on_receive(ep, operation, cqe);
-  // Of an endpoint that was closed meanwhile.
-  Guard guard(operation->receives->lock);
-  operation->receives->operations.Give(operation);
+  ForgetReceive(cqe);  // of an endpoint that was closed meanwhile
 }
 
 namespace {

@@ -217,6 +217,10 @@ ssize_t PostReceive(ReceiveContext* receives, const ReceiveRequest& request);
 // WRITE. `unknown`: the address of a source that is not in the AV (FI_SOURCE_ERR); else nullptr.
 void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_addr_t source,
                    const SockAddress* unknown = nullptr);
+// A completion that nobody is told of: the operation to its pool once the NIC has released it.
+void ForgetReceive(const shm::Cqe& cqe);
+// Of all that `hw` has of the context's. None comes any more.
+void ForgetReceives(HwCq* hw, const ReceiveContext* receives);
 // on_send of an endpoint whose sends are a QP's.
 void FinishSend(Endpoint* ep, Operation* operation, const shm::Cqe& cqe);
 // All that waits fails with FI_ECANCELED, in the order of posting. The NIC takes none any more.

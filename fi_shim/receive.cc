@@ -243,6 +243,22 @@ void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_a
   if (posted.is_cancelled && !posted.receives->is_shared) TellCancelled(ep, posted);
 }
 
+void ForgetReceive(const shm::Cqe& cqe) {
+  if (cqe.is_send == 0 && !IsReceiveId(cqe.wr_id)) {
+    Take(reinterpret_cast<Operation*>(cqe.wr_id), cqe);
+  }
+}
+
+void ForgetReceives(HwCq* hw, const ReceiveContext* receives) {
+  Guard guard(hw->lock);
+  hw->ring.Remove([receives](const shm::Cqe& cqe) {
+    if (cqe.is_send != 0 || IsReceiveId(cqe.wr_id)) return false;
+    if (reinterpret_cast<Operation*>(cqe.wr_id)->receives != receives) return false;
+    ForgetReceive(cqe);
+    return true;
+  });
+}
+
 namespace {
 
 // Those of which completions wait in the CQ: the program will be told when it makes room.

@@ -2,12 +2,15 @@
 // by an endpoint that is closed.
 #include <sched.h>
 
+#include <algorithm>
+
 #include "tests/fi/fabric.h"
 
 namespace verbena::fi_test {
 namespace {
 
 constexpr size_t kShort = 64;
+constexpr size_t kMany = 600;  // more than a provider takes at once
 
 // Of somebody whose peer calls nothing meanwhile.
 void AwaitAlone(fid_cq* cq, size_t count, const char* what) {
@@ -59,6 +62,106 @@ FI_CASE("msg.cancel_multi_recv_with_messages", kReliable) {
   }
   ExpectNothing(b.rx_cq, 100, "all has completed");
   Note("%s", NameOf(cancelled).c_str());
+}
+
+// --- shared receive contexts -------------------------------------------------------------------
+
+// An endpoint over a shared receive context, all of which is posted, and who sends to it.
+struct Shared {
+  Shared();
+  size_t PostAll();  // how many were taken
+  void SendMany();
+
+  Wish wish;
+  std::unique_ptr<Listener> listener;
+  std::unique_ptr<Peer> at, from;
+  Fid<fid_ep> srx, ep;
+  std::unique_ptr<Memory> in;
+};
+
+Shared::Shared() {
+  wish.chosen = [](fi_info* info) { info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT; };
+  wish.hints = [](fi_info* hints) { hints->tx_attr->size = hints->rx_attr->size = kMany; };
+  Wish sender;
+  sender.hints = wish.hints;
+  if (IsConnected()) listener = std::make_unique<Listener>(wish);
+  at = std::make_unique<Peer>(wish);
+  from = std::make_unique<Peer>(sender);
+  from->OpenEndpoint();
+  from->Bind();
+  from->Enable();
+  Need(fi_srx_context(at->domain, at->info->rx_attr, srx.Out(), nullptr), "fi_srx_context");
+  Info request;
+  if (IsConnected()) {
+    Need(fi_connect(from->ep, listener->address.data(), nullptr, 0), "fi_connect");
+    request.reset(AwaitEvent(*listener->eq, FI_CONNREQ, "the listener's").info);
+    request->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+  }
+  Need(fi_endpoint(at->domain, request ? request.get() : at->info.get(), ep.Out(), nullptr),
+       "fi_endpoint");
+  Need(fi_ep_bind(ep, IsConnected() ? at->eq->Base() : at->av.Base(), 0), "fi_ep_bind");
+  Need(fi_ep_bind(ep, at->tx_cq.Base(), FI_TRANSMIT), "fi_ep_bind CQ");
+  Need(fi_ep_bind(ep, at->rx_cq.Base(), FI_RECV), "fi_ep_bind CQ");
+  Need(fi_ep_bind(ep, srx.Base(), 0), "fi_ep_bind shared receive context");
+  Need(fi_enable(ep), "fi_enable");
+  if (IsConnected()) {
+    Need(fi_accept(ep, nullptr, 0), "fi_accept");
+    AwaitEvent(*from->eq, FI_CONNECTED, "the active side's");
+  } else {
+    uint8_t address[512];
+    size_t length = sizeof(address);
+    Need(fi_getname(ep.Base(), address, &length), "fi_getname");
+    Expect(fi_av_insert(from->av, address, 1, &from->other, 0, nullptr) == 1, "fi_av_insert");
+  }
+  in = std::make_unique<Memory>(*at, kShort);
+}
+
+size_t Shared::PostAll() {
+  constexpr size_t kTooMany = 100'000;
+  size_t posted = 0;
+  while (posted < kTooMany &&
+         fi_recv(srx, in->data(), kShort, in->desc(), FI_ADDR_UNSPEC, ContextOf(1)) == 0) {
+    ++posted;
+  }
+  if (posted == kTooMany) DoesNotApply("as many receives as one likes are taken");
+  return posted;
+}
+
+void Shared::SendMany() {
+  Memory out(*from, kShort);
+  for (size_t sent = 0; sent < kMany; ++sent) {
+    if (fi_send(from->ep, out.data(), kShort, out.desc(), from->other, ContextOf(2)) != 0) {
+      DoesNotApply("%zu sends can't be outstanding", kMany);
+    }
+  }
+  AwaitAlone(from->tx_cq, kMany, "the sends");
+}
+
+FI_CASE("srx.capacity_after_endpoint_closes", kReliable, 20) {
+  Shared shared;
+  const size_t capacity = shared.PostAll();
+  if (capacity < kMany) DoesNotApply("%zu receives are not taken", kMany);
+  shared.SendMany();
+  Need(shared.ep.Close(), "fi_close of the endpoint");
+  // Of its completions what has been told is told.
+  while (PollCq(shared.at->rx_cq)) {
+  }
+  const size_t again = shared.PostAll();
+  Expect(again == kMany, "of %zu receives that had messages %zu can be posted again", kMany, again);
+}
+
+FI_CASE("srx.closed_before_its_cq", kReliable, 20) {
+  Shared shared;
+  if (shared.PostAll() < kMany) DoesNotApply("%zu receives are not taken", kMany);
+  shared.SendMany();
+  Need(shared.ep.Close(), "fi_close of the endpoint");
+  Need(shared.srx.Close(), "fi_close of the shared receive context");
+  size_t told = 0;
+  while (const auto got = PollCq(shared.at->rx_cq)) {
+    Expect(got->error == 0 && got->context == ContextOf(1), "a completion of something else");
+    Expect(++told <= kMany, "more completions than messages");
+  }
+  Note("%zu of %zu completions are left", told, kMany);
 }
 
 }  // namespace
