@@ -548,6 +548,8 @@ void FinishSend(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
 }
 
 void FlushSends(Endpoint* ep) {
+  // What the NIC has completed is told so.
+  if (ep->tx_hw != nullptr) TakeAll(ep->tx_hw);
   for (;;) {
     Operation* operation;
     {

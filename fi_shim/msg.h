@@ -64,6 +64,12 @@ extern fi_ops_cm msg_cm_ops;
 // Takes a QP that failed back to where its peer's still is. 0 or a negative FI errno.
 int Resume(MsgEndpoint* ep);
 void EndConnection(MsgEndpoint* ep, bool is_told);
+// Of a QP in error: until what was posted has completed, or for a while. The NIC flushes a part at
+// a time, and not what it still reads.
+void AwaitFlush(MsgEndpoint* ep);
+// The NIC has nothing of the QP any more, so that no completion comes; those that came are told,
+// and what has none has failed. 0 or a negative FI errno.
+int ResetQp(MsgEndpoint* ep);
 
 // As fi_getname and fi_getpeer give addresses. -FI_ETOOSMALL: cut off; *bytes says what it takes.
 int CopyName(const void* address, size_t address_bytes, void* out, size_t* bytes);

@@ -259,26 +259,11 @@ void ForgetReceives(HwCq* hw, const ReceiveContext* receives) {
   });
 }
 
-namespace {
-
-// Those of which completions wait in the CQ: the program will be told when it makes room.
-void MarkDone(HwCq* hw, const ReceiveContext* receives) {
-  if (hw == nullptr) return;
-  Guard guard(hw->lock);
-  hw->ring.Remove([receives](const shm::Cqe& cqe) {
-    if (IsReceiveId(cqe.wr_id)) return false;
-    auto* operation = reinterpret_cast<Operation*>(cqe.wr_id);
-    if (cqe.is_send == 0 && operation->receives == receives) operation->is_done = true;
-    return false;
-  });
-}
-
-}  // namespace
-
 void FlushReceives(Endpoint* ep) {
   ReceiveContext* receives = ep->receives;
   if (receives == nullptr || receives->is_shared) return;
-  MarkDone(ep->rx_hw, receives);
+  // What has a message is told by it.
+  if (ep->rx_hw != nullptr) TakeAll(ep->rx_hw);
   {
     Guard guard(receives->lock);
     receives->is_over = true;
@@ -292,6 +277,7 @@ void FlushReceives(Endpoint* ep) {
       failure.context = operation->context;
       failure.flags = operation->flags;
       failure.buf = operation->buf;
+      if (operation->is_multi) failure.flags |= FI_MULTI_RECV;
       receives->operations.Give(operation);
     }
     failure.error = FI_ECANCELED;

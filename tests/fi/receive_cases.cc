@@ -64,6 +64,39 @@ FI_CASE("msg.cancel_multi_recv_with_messages", kReliable) {
   Note("%s", NameOf(cancelled).c_str());
 }
 
+FI_CASE("cm.shutdown_releases_multi_recv", kMsg, 20) {
+  constexpr size_t kMessages = 300;
+  Wish wish = {.caps = FI_MSG | FI_MULTI_RECV};
+  wish.hints = [](fi_info* hints) { hints->tx_attr->size = kMessages; };
+  Pair pair(wish);
+  Memory out(pair.a(), kShort), in(pair.b(), kShort * 2 * kMessages);
+  ReceiveMulti(pair.b(), in, 5, FI_COMPLETION);
+  for (size_t sent = 0; sent < kMessages; ++sent) {
+    if (fi_send(pair.a().ep, out.data(), kShort, out.desc(), 0, ContextOf(1)) != 0) {
+      DoesNotApply("they can't all be outstanding");
+    }
+  }
+  AwaitAlone(pair.a().tx_cq, kMessages, "the sends");
+  Need(fi_shutdown(pair.a().ep, 0), "fi_shutdown");
+  uint32_t event = 0;
+  fi_eq_cm_entry entry;
+  const long end_ms = NowMs() + 4000L * Patience();
+  while (fi_eq_read(*pair.b().eq, &event, &entry, sizeof(entry), 0) == -FI_EAGAIN) {
+    Expect(NowMs() < end_ms, "no FI_SHUTDOWN");
+  }
+  size_t messages = 0;
+  bool is_released = false;
+  while (!is_released) {
+    const auto got = AwaitAny(pair.b().rx_cq, 1000);
+    Expect(got.has_value(), "never released, after %zu messages", messages);
+    Expect(got->context == ContextOf(5), "another's context");
+    is_released = (got->flags & FI_MULTI_RECV) != 0;
+    if (got->error == 0 && got->len == kShort) ++messages;
+  }
+  Expect(messages == kMessages, "%zu of %zu messages", messages, kMessages);
+  ExpectNothing(pair.b().rx_cq, 100, "it is released");
+}
+
 // --- shared receive contexts -------------------------------------------------------------------
 
 // An endpoint over a shared receive context, all of which is posted, and who sends to it.

@@ -345,6 +345,46 @@ FI_CASE("rm.disabled.endpoint_disabled_by_error", kReliable) {
   Expect(in.Has(5, 64), "wrong bytes after enabling again");
 }
 
+// Each of many that wait when the endpoint is disabled fails once, and it goes on with others.
+FI_CASE("rm.disabled.enable_with_many_outstanding", kMsg, 20) {
+  constexpr size_t kSends = 600, kAfterwards = 10;
+  Wish wish = Unmanaged();
+  const auto hints = wish.hints;
+  wish.hints = [=](fi_info* info) {
+    hints(info);
+    info->tx_attr->size = kSends;
+  };
+  Pair pair(wish);
+  Memory out(pair.a(), 64), in(pair.b(), 64);
+  const auto send = [&](size_t context) {
+    return fi_send(pair.a().ep, out.data(), 64, out.desc(), pair.a().other, ContextOf(context));
+  };
+  for (size_t i = 0; i < kSends; ++i) Need(send(i), "fi_send");
+  Expect(AwaitError(pair.a().tx_cq, "a send to who has no receive").context == ContextOf(0),
+         "the error is of another operation");
+  const int enabled = fi_enable(pair.a().ep);
+  if (IsConnected() && enabled == -FI_ENOTCONN) DoesNotApply("the connection is torn down");
+  Need(enabled, "fi_enable again");
+  std::vector<int> times(kSends);
+  times[0] = 1;
+  for (size_t i = 1; i < kSends; ++i) {
+    const Completion got = AwaitError(pair.a().tx_cq, "a send behind it");
+    const size_t number =
+        static_cast<fi_context2*>(got.context) - static_cast<fi_context2*>(ContextOf(0));
+    Expect(number < kSends && times[number]++ == 0, "the send %zu completes again", number);
+  }
+  for (size_t i = 0; i < kAfterwards; ++i) {
+    Receive(pair.b(), in);
+    Need(send(kSends + i), "fi_send after enabling again");
+  }
+  for (size_t i = 0; i < kAfterwards; ++i) {
+    Expect(Await(pair.a().tx_cq, "a send after enabling again").context == ContextOf(kSends + i),
+           "another's context");
+    Await(pair.b().rx_cq, "a receive after enabling again");
+  }
+  ExpectNothing(pair.a().tx_cq, 50, "all has completed");
+}
+
 FI_CASE("rm.disabled.no_receive_is_dropped", kDgram) {
   Pair pair(Unmanaged());
   Memory out(pair.a(), 64);
