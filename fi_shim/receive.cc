@@ -128,6 +128,11 @@ void TellReleased(Endpoint* ep, const Operation& operation) {
   if (ep->rx_cq != nullptr) Complete(ep->rx_cq, completion);
 }
 
+// That a buffer is released is told in any case.  Spec: fi_msg(3), FI_MULTI_RECV.
+bool IsWanted(const Operation& operation, const Completion& completion) {
+  return operation.wants_completion || (completion.flags & FI_MULTI_RECV) != 0;
+}
+
 // A write of a peer that brought data.
 void TellRemoteWrite(Endpoint* ep, Completion completion, const shm::Cqe& cqe) {
   completion.flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
@@ -175,7 +180,7 @@ void TellReceived(Endpoint* ep, const Operation& posted, const shm::Cqe& cqe, fi
   } else if (unknown != nullptr) {
     TellUnknown(ep, completion, *unknown);
   } else {
-    Tell(ep, posted.wants_completion, completion);
+    Tell(ep, IsWanted(posted, completion), completion);
   }
 }
 

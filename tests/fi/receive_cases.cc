@@ -64,6 +64,22 @@ FI_CASE("msg.cancel_multi_recv_with_messages", kReliable) {
   Note("%s", NameOf(cancelled).c_str());
 }
 
+FI_CASE("msg.multi_recv_selective", kReliable) {
+  Wish wish = {.caps = FI_MSG | FI_MULTI_RECV};
+  wish.rx_bind = FI_SELECTIVE_COMPLETION;
+  Pair pair(wish);
+  size_t least = 100;
+  Need(fi_setopt(pair.b().ep.Base(), FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof(least)),
+       "FI_OPT_MIN_MULTI_RECV");
+  Memory out(pair.a(), kShort), in(pair.b(), kShort * 4 + 90);
+  ReceiveMulti(pair.b(), in, 5, 0);
+  for (int i = 0; i < 4; ++i) Send(pair.a(), out, i);
+  for (int i = 0; i < 4; ++i) Await(pair.a().tx_cq, "a send");
+  const Completion got = Await(pair.b().rx_cq, "the buffer's release");
+  Expect(got.context == ContextOf(5) && (got.flags & FI_MULTI_RECV) != 0, "no FI_MULTI_RECV");
+  ExpectNothing(pair.b().rx_cq, 100, "FI_COMPLETION was not asked for");
+}
+
 FI_CASE("cm.shutdown_releases_multi_recv", kMsg, 20) {
   constexpr size_t kMessages = 300;
   Wish wish = {.caps = FI_MSG | FI_MULTI_RECV};
