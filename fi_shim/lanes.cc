@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include <algorithm>
 #include <new>
 
 #include "core/base/types.h"
@@ -57,7 +58,9 @@ int MakeQp(Lane* lane) {
   spec.send_cq = ep->tx_hw;
   spec.recv_cq = ep->tx_hw;
   spec.pd = ep->pd;
-  spec.max_send_wr = static_cast<uint32_t>(ep->sends.size());
+  // An operation of several target ranges has an entry for each.
+  const size_t parts = std::max<size_t>(ep->info->tx_attr->rma_iov_limit, 1);
+  spec.max_send_wr = static_cast<uint32_t>(ep->sends.size() * parts);
   spec.max_send_sge = static_cast<uint32_t>(ep->info->tx_attr->iov_limit);
   spec.max_inline_bytes = static_cast<uint32_t>(ep->inject_bytes);
   int error = CreateHwQp(ep->domain, spec, &lane->qp);
