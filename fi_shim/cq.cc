@@ -159,7 +159,7 @@ ssize_t SleepAndRead(fid_cq* base, void* buf, size_t count, fi_addr_t* sources, 
     threshold = std::max<size_t>(1, std::min(reinterpret_cast<size_t>(cond), count));
   }
   const uint32_t signals = state->signals.load();
-  if (state->has_signal.exchange(false)) return -FI_EAGAIN;
+  if (state->has_signal.exchange(false)) return ReadFrom(base, buf, count, sources);
   const Deadline deadline(timeout_ms);
   state->sleepers.fetch_add(1);
   bool is_awake = true;
