@@ -256,9 +256,12 @@ int Make(Cq* cq, const fi_cq_attr& attr) {
   if (error != 0) return error;
   if (cq->hw->channel_fd >= 0) error = state->waiter.AddFd(cq->hw->channel_fd);
   if (error == 0 && !state->entries.Grow(state->size + kEntriesPerCqe)) error = -FI_ENOMEM;
-  if (error != 0) CloseHwCq(cq->hw);
+  if (error != 0) {
+    CloseHwCq(cq->hw);
+    return error;
+  }
   cq->hw->cq = cq;
-  return error;
+  return 0;
 }
 
 }  // namespace
