@@ -19,6 +19,7 @@ void AwaitAlone(fid_cq* cq, size_t count, const char* what) {
     if (const auto got = PollCq(cq)) {
       Expect(got->error == 0, "%s: %s", what, NameOf(got->error).c_str());
       ++i;
+      continue;
     }
     Expect(NowMs() < end_ms, "%s: %zu of %zu completed", what, i, count);
     sched_yield();
