@@ -1,5 +1,8 @@
 // Resource management: the table of fi_domain(3), cell by cell.
 #include <string.h>
+#include <sys/mman.h>
+
+#include <algorithm>
 
 #include "tests/fi/fabric.h"
 
@@ -408,6 +411,48 @@ void UndefinedError(bool is_transmit) {
 }
 FI_CASE("rm.disabled.tx_full", kAll, 20) { UndefinedError(true); }
 FI_CASE("rm.disabled.rx_full", kAll, 20) { UndefinedError(false); }
+
+// Reliable is once: what the peer has is not sent to it again because a READ before it failed.
+FI_CASE("rm.failed_read_repeats_nothing", kRdm, 20) {
+  constexpr size_t kRounds = 20, kBytes = 4096;
+  Wish wish = Managed(FI_RM_ENABLED, FI_MSG | FI_RMA);
+  wish.mr_mode = kAnyMrMode & ~FI_MR_LOCAL;
+  Pair pair(wish);
+  if ((pair.a().info->domain_attr->mr_mode & FI_MR_LOCAL) != 0) DoesNotApply("FI_MR_LOCAL");
+  Memory target(pair.b(), kBytes, kRemote), in(pair.b(), 2 * kRounds * sizeof(size_t));
+  void* gone = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  Expect(gone != MAP_FAILED, "mmap");
+  munmap(gone, kBytes);
+  size_t arrived = 0, failed = 0;
+  auto* numbers = reinterpret_cast<size_t*>(in.data());
+  for (size_t i = 0; i < 2 * kRounds; ++i) {
+    Need(fi_recv(pair.b().ep, numbers + i, sizeof(size_t), in.desc(), FI_ADDR_UNSPEC, ContextOf(i)),
+         "fi_recv");
+  }
+  for (size_t i = 0; i < kRounds; ++i) {
+    Memory out(pair.a(), sizeof(size_t));
+    memcpy(out.data(), &i, sizeof(i));
+    const long read = Post([&] {
+      return fi_read(pair.a().ep, gone, kBytes, nullptr, pair.a().other, target.Remote(),
+                     target.key(), ContextOf(1));
+    });
+    Need(read, "fi_read");
+    Send(pair.a(), out, 2, sizeof(size_t));
+    for (int completions = 0; completions < 2; ++completions) {
+      const auto got = AwaitAny(pair.a().tx_cq);
+      Expect(got.has_value(), "of the read and the send %d completed", completions);
+      if (got->context == ContextOf(1)) Expect(got->error != 0, "the read succeeds");
+      if (got->context == ContextOf(2) && got->error != 0) ++failed;
+    }
+  }
+  std::vector<int> times(kRounds);
+  while (AwaitAny(pair.b().rx_cq, 200)) {
+    const size_t number = numbers[arrived++];
+    Expect(number < kRounds && times[number]++ == 0, "the message %zu came again", number);
+  }
+  Expect(arrived + failed >= kRounds, "%zu of %zu came, %zu failed", arrived, kRounds, failed);
+  Note("%zu came, %zu failed", arrived, failed);
+}
 
 FI_CASE("rm.selective_completion_errors_come", kReliable) {
   Wish wish = Managed(FI_RM_ENABLED, kBoth);
