@@ -20,9 +20,13 @@ class CompletionRing {
   bool Grow(size_t entries);
   // Makes room if there is none. False: no memory, and nothing is written.
   bool Push(const Completion& completion);
+  // Where the next entry will be, for what has to keep its order among them.
+  size_t Mark() const { return written_.load(std::memory_order_relaxed); }
   // Of the readers.
   const Completion& First() const;  // size() is not 0
   void Consume();
+  // Of those that wait, how many were written before the mark (Mark); none if it is behind them.
+  size_t CountBefore(size_t mark) const { return mark - read_.load(std::memory_order_relaxed); }
   // Of anybody.
   size_t size() const {
     return written_.load(std::memory_order_acquire) - read_.load(std::memory_order_relaxed);

@@ -38,6 +38,19 @@ TEST(CompletionRing, KeepsTheOrderWhileItGrows) {
   EXPECT_EQ(ring.size(), 0u);
 }
 
+TEST(CompletionRing, AMarkIsBehindWhatWasWrittenBeforeIt) {
+  CompletionRing ring;
+  for (size_t i = 0; i < 3; ++i) ASSERT_TRUE(ring.Push(Numbered(i)));
+  const size_t mark = ring.Mark();
+  ASSERT_TRUE(ring.Push(Numbered(3)));
+  EXPECT_EQ(ring.CountBefore(mark), 3u);
+  for (size_t left = 3; left-- != 0;) {
+    ring.Consume();
+    EXPECT_EQ(ring.CountBefore(mark), left);
+  }
+  EXPECT_EQ(ring.size(), 1u);
+}
+
 TEST(CompletionRing, RefusesWhatNoMemoryHas) {
   CompletionRing ring;
   EXPECT_FALSE(ring.Grow(SIZE_MAX));

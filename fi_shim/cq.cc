@@ -25,6 +25,7 @@ constexpr size_t kEntriesPerCqe = 2;
 // A failure with its data, which its maker keeps only for the moment.
 struct KeptFailure {
   Failure failure;
+  size_t mark;  // in the entries: those before it are read first
   char data[160];
 };
 
@@ -41,6 +42,7 @@ struct Cq::State {
   bool has_one_reader = false;
   List<KeptFailure> failures;
   std::atomic<size_t> failure_count{0};
+  std::atomic<size_t> failure_mark{0};  // of the first; written before failure_count
   ErrDataPlace err_data;
   // Somebody sleeps, or is about to: the next entry rings.
   std::atomic<bool> is_armed{false};
@@ -72,13 +74,25 @@ void RingIfArmed(Cq::State* state) {
   if (state->is_armed.exchange(false)) state->waiter.Ring();
 }
 
-// Copies at most `count` entries. -FI_EAVAIL: an error waits; -FI_EAGAIN: nothing does.
+// Tells readers of the failures that there are. The lock is held.
+void Announce(Cq::State* state) {
+  const size_t count = state->failures.size();
+  if (count != 0) state->failure_mark.store(state->failures[0].mark, std::memory_order_relaxed);
+  // Pairs with the acquire in TakeEntries.
+  state->failure_count.store(count, std::memory_order_release);
+}
+
+// Copies at most `count` entries. -FI_EAVAIL: an error is next; -FI_EAGAIN: nothing waits.
 ssize_t TakeEntries(Cq* cq, void* buf, size_t count, fi_addr_t* sources) {
   Cq::State* state = cq->state;
   ReaderGuard guard(cq);
   // Before the failures: an entry that is seen has those before it seen, too.
-  const size_t there = state->entries.size();
-  if (state->failure_count.load(std::memory_order_acquire) != 0) return -FI_EAVAIL;
+  size_t there = state->entries.size();
+  if (state->failure_count.load(std::memory_order_acquire) != 0) {
+    const size_t mark = state->failure_mark.load(std::memory_order_relaxed);
+    there = std::min(there, state->entries.CountBefore(mark));
+    if (there == 0) return -FI_EAVAIL;
+  }
   const size_t taken = std::min(count, there);
   if (taken == 0) return there == 0 || count != 0 ? -FI_EAGAIN : 0;
   auto* out = static_cast<char*>(buf);
@@ -145,7 +159,7 @@ ssize_t SleepAndRead(fid_cq* base, void* buf, size_t count, fi_addr_t* sources, 
     threshold = std::max<size_t>(1, std::min(reinterpret_cast<size_t>(cond), count));
   }
   const uint32_t signals = state->signals.load();
-  if (state->has_signal.exchange(false)) return -FI_EAGAIN;
+  if (state->has_signal.exchange(false)) return ReadFrom(base, buf, count, sources);
   const Deadline deadline(timeout_ms);
   state->sleepers.fetch_add(1);
   bool is_awake = true;
@@ -176,7 +190,7 @@ ssize_t ReadError(fid_cq* base, fi_cq_err_entry* out, uint64_t flags) {
   if (first.failure.err_data != nullptr) first.failure.err_data = first.data;
   WriteErrorEntry(cq->domain->api_version, first.failure, &state->err_data, out);
   state->failures.RemoveFirst(1);
-  state->failure_count.store(state->failures.size(), std::memory_order_release);
+  Announce(state);
   if (state->failures.size() + state->entries.size() != 0) RingIfArmed(state);
   return 1;
 }
@@ -242,9 +256,12 @@ int Make(Cq* cq, const fi_cq_attr& attr) {
   if (error != 0) return error;
   if (cq->hw->channel_fd >= 0) error = state->waiter.AddFd(cq->hw->channel_fd);
   if (error == 0 && !state->entries.Grow(state->size + kEntriesPerCqe)) error = -FI_ENOMEM;
-  if (error != 0) CloseHwCq(cq->hw);
+  if (error != 0) {
+    CloseHwCq(cq->hw);
+    return error;
+  }
   cq->hw->cq = cq;
-  return error;
+  return 0;
 }
 
 }  // namespace
@@ -321,9 +338,9 @@ void Fail(Cq* cq, const Failure& failure) {
     memcpy(kept.data, failure.err_data, kept.failure.err_data_bytes);
   }
   Guard guard(cq->lock);
+  kept.mark = cq->state->entries.Mark();
   if (!cq->state->failures.Push(kept)) return;
-  // Pairs with the acquire in TakeEntries.
-  cq->state->failure_count.store(cq->state->failures.size(), std::memory_order_release);
+  Announce(cq->state);
   RingIfArmed(cq->state);
 }
 

@@ -462,6 +462,7 @@ int PrepareQueues(Endpoint* ep, uint64_t send_entries, uint64_t receive_entries)
 void ReleaseQueues(Endpoint* ep) {
   if (ep->receives != nullptr && ep->receives->is_shared) UnregisterReceiver(ep->receives, ep);
   UnwatchAll(ep);
+  if (ep->owns_receives && ep->rx_hw != nullptr) ForgetReceives(ep->rx_hw, ep->receives);
   if (ep->has_shared_room) UnreserveShared(ep->receives, ep->rx_hw);
   ep->has_shared_room = false;
   ReleaseHwCq(ep, ep->tx_cq, ep->send_entries, &ep->tx_hw);
@@ -491,9 +492,7 @@ void OnCompletion(HwCq* hw, const shm::Cqe& cqe) {
   if (cqe.is_send != 0) return ep->kind->on_send(ep, operation, cqe);
   if (ep == nullptr) ep = FindReceiver(operation->receives, ReceiverOf(cqe), hw);
   if (ep != nullptr) return ep->kind->on_receive(ep, operation, cqe);
-  // Of an endpoint that was closed meanwhile.
-  Guard guard(operation->receives->lock);
-  operation->receives->operations.Give(operation);
+  ForgetReceive(cqe);  // of an endpoint that was closed meanwhile
 }
 
 namespace {
@@ -553,6 +552,8 @@ void FinishSend(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
 }
 
 void FlushSends(Endpoint* ep) {
+  // What the NIC has completed is told so.
+  if (ep->tx_hw != nullptr) TakeAll(ep->tx_hw);
   for (;;) {
     Operation* operation;
     {

@@ -32,8 +32,9 @@ class OperationPool {
   void Give(Operation* operation);
   size_t taken() const { return taken_; }
   size_t size() const { return count_; }
-  // Of those taken the one posted first; that of a context (of several the first). nullptr: none.
-  Operation* Oldest() const;  // nor completed by the NIC already
+  // Of those taken, but not done, the one posted first; that of a context (of several the first).
+  // nullptr: none.
+  Operation* Oldest() const;
   Operation* Find(const void* context) const;
   size_t IndexOf(const Operation& operation) const {
     return static_cast<size_t>(&operation - all_);
@@ -225,13 +226,20 @@ ssize_t PostReceive(ReceiveContext* receives, const ReceiveRequest& request);
 // WRITE. `unknown`: the address of a source that is not in the AV (FI_SOURCE_ERR); else nullptr.
 void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_addr_t source,
                    const SockAddress* unknown = nullptr);
+// A completion that nobody is told of: the operation to its pool once the NIC has released it.
+void ForgetReceive(const shm::Cqe& cqe);
+// Of all that `hw` has of the context's. None comes any more.
+void ForgetReceives(HwCq* hw, const ReceiveContext* receives);
 // on_send of an endpoint whose sends are a QP's.
 void FinishSend(Endpoint* ep, Operation* operation, const shm::Cqe& cqe);
 // All that waits fails with FI_ECANCELED, in the order of posting. The NIC takes none any more.
 void FlushReceives(Endpoint* ep);
 void FlushSends(Endpoint* ep);
-// fi_cancel of a receive. 0; -FI_ENOENT: none, or it has a message already.
+// fi_cancel of a receive. 0; -FI_ENOENT: none, or it has a message already. One of several messages
+// that has some ends behind them.
 ssize_t CancelReceive(ReceiveContext* receives, Endpoint* ep, const void* context);
+// All that wait; those that the NIC has ended complete.
+void CancelReceives(Endpoint* ep);
 void RegisterReceiver(ReceiveContext* receives, Endpoint* ep);
 void UnregisterReceiver(ReceiveContext* receives, Endpoint* ep);
 // Who a completion of a shared receive says that it is of: the QP, or of an RDM endpoint the place,

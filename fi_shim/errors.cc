@@ -95,6 +95,10 @@ const char* VendorName(shm::VendorErr error) {
       return "malformed work request";
     case VendorErr::kPeerNak:
       return "the peer refused the operation";
+    case VendorErr::kFlushedDone:
+      return "flushed: one before it failed; the peer has carried it out";
+    case VendorErr::kFlushedSent:
+      return "flushed: one before it failed; the peer may have carried it out";
     case VendorErr::kFlushed:
       return "flushed: the endpoint failed or was closed before";
     case VendorErr::kDeviceGone:

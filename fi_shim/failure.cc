@@ -45,7 +45,10 @@ const char* TextOf(VendorErr vendor) {
       return "more reads at once than were agreed upon";
     case VendorErr::kPeerNak:
       return "the target refused the operation";
+    case VendorErr::kFlushedSent:
+      return "one before it failed, or the endpoint was disabled; the peer may have carried it out";
     case VendorErr::kFlushed:
+    case VendorErr::kFlushedDone:
       return "the endpoint was disabled before this operation was done";
     case VendorErr::kDeviceGone:
       return "the NIC (verbenad) is gone";

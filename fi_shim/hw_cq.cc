@@ -95,13 +95,14 @@ int Resize(HwCq* hw, uint32_t entries) {
   return 0;
 }
 
-// Hands out what there is. False: nothing.
-bool TakeCompletions(HwCq* hw) {
+// Hands out what there is; with `is_room_asked` only what the program's CQ has room for. False:
+// nothing.
+bool TakeCompletions(HwCq* hw, bool is_room_asked) {
   Guard guard(hw->lock);
   uint32_t taken = 0;
   for (; taken < kBatch; ++taken) {
     const shm::Cqe* cqe = hw->ring.Peek();
-    if (cqe == nullptr || (hw->cq != nullptr && !HasRoom(hw->cq))) break;
+    if (cqe == nullptr || (is_room_asked && hw->cq != nullptr && !HasRoom(hw->cq))) break;
     OnCompletion(hw, *cqe);
     hw->ring.Consume();
   }
@@ -245,7 +246,7 @@ void Progress(HwCq* hw) {
   client::Session* session = hw->domain->session;
   if (__builtin_expect(session->IsForkedCopy(), 0)) return;
   if (hw->with_progress.load(std::memory_order_relaxed) != 0) ServeMembers(hw, false);
-  if (TakeCompletions(hw)) {
+  if (TakeCompletions(hw, /*is_room_asked=*/true)) {
     hw->empty_polls.store(0, std::memory_order_relaxed);
     return;
   }
@@ -255,6 +256,12 @@ void Progress(HwCq* hw) {
     return;
   }
   OnEmptyPoll(hw);
+}
+
+void TakeAll(HwCq* hw) {
+  if (hw->domain->session->IsForkedCopy()) return;
+  while (TakeCompletions(hw, /*is_room_asked=*/false)) {
+  }
 }
 
 void Arm(HwCq* hw) {

@@ -68,6 +68,9 @@ void RemoveWakeFd(Cntr* cntr, int fd);
 // (connection management). Of a HwCq without an fi_cq nothing is to be done. -FI_ENOMEM.
 int AddWakeFd(HwCq* hw, int fd);
 void RemoveWakeFd(HwCq* hw, int fd);
+// Hands out all that the NIC has completed, whatever room the program's CQ has: for who ends a
+// queue that completes here, so that nothing of it is left in the ring. No lock of a HwCq is held.
+void TakeAll(HwCq* hw);
 // The next completion raises an event in channel_fd. Then look once more before waiting.
 void Arm(HwCq* hw);
 // Takes the events that channel_fd holds.

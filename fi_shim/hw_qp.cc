@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "fi_shim/endpoint.h"
+
 namespace verbena::fi {
 namespace {
 
@@ -22,7 +24,11 @@ void Destroy(Domain* domain, shm::CommandOp op, shm::Handle handle) {
 void DropCompletions(HwCq* hw, shm::Handle qp) {
   if (hw == nullptr) return;
   Guard guard(hw->lock);
-  hw->ring.Remove([qp](const shm::Cqe& cqe) { return cqe.qp_handle == qp; });
+  hw->ring.Remove([qp](const shm::Cqe& cqe) {
+    if (cqe.qp_handle != qp) return false;
+    ForgetReceive(cqe);
+    return true;
+  });
 }
 
 }  // namespace

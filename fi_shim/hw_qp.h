@@ -35,7 +35,7 @@ struct QpSpec {
 };
 // Errors: -FI_ENOMEM; -FI_EINVAL: more than the NIC can; -FI_EIO: the daemon is gone.
 int CreateHwQp(Domain* domain, const QpSpec& spec, HwQp* out);
-// Its completions that nobody has taken go with it. Operations of them are not given back.
+// Its completions that nobody has taken go with it. Operations of its sends are not given back.
 void DestroyHwQp(HwQp* qp);
 // `mask`: shm::qp_mask.
 int ModifyHwQp(HwQp* qp, uint32_t mask, const shm::QpAttr& attr);

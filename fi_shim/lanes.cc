@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include <algorithm>
 #include <new>
 
 #include "core/base/types.h"
@@ -27,7 +28,8 @@ struct Aftermath {
   LaneFailure failure;
 };
 
-// The peer refused this one, and has not looked at what came behind it; or it was never sent.
+// The peer refused this one, and has not looked at what came behind it; or it was never sent. Of a
+// READ that is not so (PeerGoesOn).
 bool IsOfThisAlone(WcStatus status) {
   switch (status) {
     case WcStatus::kLocLenErr:
@@ -40,6 +42,12 @@ bool IsOfThisAlone(WcStatus status) {
     default:
       return false;
   }
+}
+
+// A READ may fail when its response comes, and the peer has gone on to what was sent behind it.
+bool PeerGoesOn(const Operation& operation, WcStatus status) {
+  return (operation.flags & FI_READ) != 0 &&
+         (status == WcStatus::kLocProtErr || status == WcStatus::kRemOpErr);
 }
 
 // Errors of the table of resource management, after which an endpoint is disabled.
@@ -57,7 +65,9 @@ int MakeQp(Lane* lane) {
   spec.send_cq = ep->tx_hw;
   spec.recv_cq = ep->tx_hw;
   spec.pd = ep->pd;
-  spec.max_send_wr = static_cast<uint32_t>(ep->sends.size());
+  // An operation of several target ranges has an entry for each.
+  const size_t parts = std::max<size_t>(ep->info->tx_attr->rma_iov_limit, 1);
+  spec.max_send_wr = static_cast<uint32_t>(ep->sends.size() * parts);
   spec.max_send_sge = static_cast<uint32_t>(ep->info->tx_attr->iov_limit);
   spec.max_inline_bytes = static_cast<uint32_t>(ep->inject_bytes);
   int error = CreateHwQp(ep->domain, spec, &lane->qp);
@@ -474,12 +484,22 @@ void OnLaneCompletion(RdmEndpoint* ep, Operation* operation, const shm::Cqe& cqe
     Lane* lane = operation->lane;
     ++lane->reaped;
     if (status == WcStatus::kWrFlushErr && lane->state == Lane::State::kDraining) {
-      if (lane->keeps && operation->failed_status == 0) return;
-      if (!ep->is_disabled && !lane->keeps)
+      const auto why = static_cast<shm::VendorErr>(cqe.vendor_err);
+      const bool is_done = why == shm::VendorErr::kFlushedDone;
+      const bool is_lost = lane->is_sent_told && why == shm::VendorErr::kFlushedSent;
+      const bool is_told = operation->failed_status != 0 || is_done || is_lost;
+      const bool is_first = lane->kept_from + 1 == lane->reaped;  // none before it is kept
+      if (lane->keeps && !(is_told && is_first)) return;
+      lane->kept_from = lane->reaped;
+      if (is_done) {
+        told.status = static_cast<uint8_t>(WcStatus::kSuccess);
+      } else if (!ep->is_disabled && (!lane->keeps || is_lost)) {
         told.status = static_cast<uint8_t>(WcStatus::kRetryExcErr);
+      }
     } else if (status != WcStatus::kSuccess) {
       disables = IsResourceError(status);
       Drain(lane, IsOfThisAlone(status) && !disables && !ep->is_disabled);
+      lane->is_sent_told = PeerGoesOn(*operation, status);
     }
   }
   if (disables) DisableLanes(ep);

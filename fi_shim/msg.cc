@@ -1,6 +1,8 @@
 // MSG endpoints: opened, enabled, closed; what their QPs complete.
 #include "fi_shim/msg.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -100,10 +102,12 @@ void Destroy(Endpoint* base) {
 
 ssize_t Post(Endpoint* base, const SendRequest& request) {
   MsgEndpoint* ep = ToMsg(base);
+  Guard guard(ep->lock);
+  // Who ends the connection takes the lock once behind this, and finds all that was posted.
   if (ep->state.load(std::memory_order_relaxed) != ConnectionState::kConnected) {
     return -FI_ENOTCONN;
   }
-  Guard guard(ep->lock);
+  if (ep->is_disabled) return -FI_EOPBADSTATE;
   return PostToQp(ep, &ep->qp, request);
 }
 
@@ -171,16 +175,36 @@ constexpr EndpointKind kMsgKind = {
 
 }  // namespace
 
+void AwaitFlush(MsgEndpoint* ep) {
+  constexpr int kPatienceMs = 100;
+  constexpr timespec kPeriod = {.tv_sec = 0, .tv_nsec = 100'000};
+  // Of what was posted with FI_MORE after the QP had failed the NIC has not heard.
+  ep->domain->session->RingDoorbell(ep->qp.doorbell);
+  for (int i = 0; i < kPatienceMs * 10; ++i) {
+    TakeAll(ep->tx_hw);
+    {
+      Guard guard(ep->lock);
+      if (ep->sends.taken() == 0) return;
+    }
+    if (ep->domain->session->KnownDead()) return;
+    nanosleep(&kPeriod, nullptr);
+  }
+}
+
+int ResetQp(MsgEndpoint* ep) {
+  shm::QpAttr reset = {};
+  const int error = ModifyHwQp(&ep->qp, shm::qp_mask::kState, reset);
+  FlushSends(ep);
+  return error;
+}
+
 int Resume(MsgEndpoint* ep) {
   if (ep->state.load() != ConnectionState::kConnected) return -FI_ENOTCONN;
-  Progress(ep->tx_hw);
-  FlushSends(ep);
+  AwaitFlush(ep);
   shm::QueryQpReply now = {};
   int error =
       Execute(ep->domain, shm::CommandOp::kQueryQp, shm::HandleRequest{ep->qp.handle, 0}, &now);
-  if (error != 0) return error;
-  shm::QpAttr reset = {};
-  error = ModifyHwQp(&ep->qp, shm::qp_mask::kState, reset);
+  if (error == 0) error = ResetQp(ep);
   if (error != 0) return error;
   ep->qp.sq.Reset();
   // Each side goes on where the other is: nothing that was sent since has been carried out.

@@ -76,6 +76,12 @@ int Resume(MsgEndpoint* ep);
 void EndConnection(MsgEndpoint* ep, bool is_told);
 // Tells what receives have of a connection that has ended.
 void FlushEnded(MsgEndpoint* ep);
+// Of a QP in error: until what was posted has completed, or for a while. The NIC flushes a part at
+// a time, and not what it still reads.
+void AwaitFlush(MsgEndpoint* ep);
+// The NIC has nothing of the QP any more, so that no completion comes; those that came are told,
+// and what has none has failed. 0 or a negative FI errno.
+int ResetQp(MsgEndpoint* ep);
 
 // As fi_getname and fi_getpeer give addresses. -FI_ETOOSMALL: cut off; *bytes says what it takes.
 int CopyName(const void* address, size_t address_bytes, void* out, size_t* bytes);

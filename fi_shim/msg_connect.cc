@@ -312,8 +312,6 @@ int Shutdown(fid_ep* fid, uint64_t flags) {
   }
   EndConnection(ep, /*is_told=*/false);
   AskCm(&ep->id, shm::CmOp::kDisconnect);
-  // What was cancelled is in the CQ when this returns.
-  Progress(ep->tx_hw);
   return 0;
 }
 
@@ -350,6 +348,8 @@ int GetPeer(fid_ep* fid, void* out, size_t* bytes) {
 void EndConnection(MsgEndpoint* ep, bool is_told) {
   const ConnectionState before = ep->state.exchange(ConnectionState::kEnded);
   if (before == ConnectionState::kEnded) return;
+  // Who was posting has done so: from now on nobody does.
+  { Guard guard(ep->lock); }
   if (ep->qp.handle != 0) FailHwQp(&ep->qp);
   if (before == ConnectionState::kConnected && is_told) PostCm(ep, FI_SHUTDOWN, {});
   if (!IsAlone(ep->domain->threading)) return FlushEnded(ep);
@@ -361,7 +361,11 @@ void EndConnection(MsgEndpoint* ep, bool is_told) {
 }
 
 void FlushEnded(MsgEndpoint* ep) {
-  if (ep->rx_hw != nullptr && !ep->domain->session->KnownDead()) Progress(ep->rx_hw);
+  if (ep->qp.handle != 0) {
+    AwaitFlush(ep);
+    ResetQp(ep);
+  }
+  // What was cancelled is in the CQ when this returns.
   FlushReceives(ep);
 }
 

@@ -137,9 +137,12 @@ struct Operation {
   uint8_t failed_status = 0;     // WcStatus of the first part that failed
   uint32_t failed_vendor = 0;    // VendorErr of it
   bool is_taken = false;         // of its pool
-  bool is_done = false;          // the NIC has completed it, and nobody was told yet
+  bool is_done = false;          // the NIC has ended it, and nobody was told yet
   bool wants_completion = true;  // in the CQ; counters count in any case
   bool is_multi = false;         // a receive of several messages
+  bool is_cancelled = false;     // it ends with the last of the messages that it has
+  uint32_t messages = 0;         // of is_multi: handed out
+  uint32_t messages_in_all = 0;  // of is_cancelled
   bool is_inject = false;        // neither succeeds visibly nor has a context
 };
 

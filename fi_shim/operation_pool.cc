@@ -63,7 +63,7 @@ Operation* OperationPool::Find(const void* context) const {
   Operation* oldest = nullptr;
   for (size_t i = 0; i < count_; ++i) {
     Operation* candidate = &all_[i];
-    if (!candidate->is_taken || candidate->context != context) continue;
+    if (!candidate->is_taken || candidate->is_done || candidate->context != context) continue;
     if (oldest == nullptr || candidate->sequence < oldest->sequence) oldest = candidate;
   }
   return oldest;

@@ -89,21 +89,6 @@ void OnReceive(Endpoint* base, Operation* operation, const shm::Cqe& cqe) {
 // --- disabled by an error
 // -------------------------------------------------------------------------
 
-// Receives that wait are taken back; those that have a message complete by it.
-void CancelReceives(RdmEndpoint* ep) {
-  if (ep->receives == nullptr || ep->receives->is_shared) return;
-  for (;;) {
-    void* context;
-    {
-      Guard guard(ep->receives->lock);
-      const Operation* oldest = ep->receives->operations.Oldest();
-      if (oldest == nullptr) return;
-      context = oldest->context;
-    }
-    if (CancelReceive(ep->receives, ep, context) != 0) return;
-  }
-}
-
 void Advance(RdmEndpoint* ep) {
   PumpLanes(ep);
   if (__builtin_expect(ep->must_cancel_receives.exchange(false), 0)) CancelReceives(ep);
@@ -163,16 +148,12 @@ int Enable(Endpoint* base) {
   return 0;
 }
 
-// Completions of its receives that nobody has taken would lead to operations that are gone; those
-// of data that came with WRITEs to itself.
-void DropReceiveCompletions(RdmEndpoint* ep) {
-  if (ep->rx_hw == nullptr || ep->receives == nullptr) return;
+// Completions of data that came with WRITEs, which nobody has taken, would lead to it.
+void DropWriteCompletions(RdmEndpoint* ep) {
+  if (ep->rx_hw == nullptr) return;
   Guard guard(ep->rx_hw->lock);
-  const ReceiveContext* own = ep->receives->is_shared ? nullptr : ep->receives;
-  ep->rx_hw->ring.Remove([ep, own](const shm::Cqe& cqe) {
-    if (cqe.is_send != 0) return false;
-    if (IsReceiveId(cqe.wr_id)) return cqe.wr_id == ReceiveIdOf(ep);
-    return own != nullptr && reinterpret_cast<Operation*>(cqe.wr_id)->receives == own;
+  ep->rx_hw->ring.Remove([ep](const shm::Cqe& cqe) {
+    return cqe.is_send == 0 && cqe.wr_id == ReceiveIdOf(ep);
   });
 }
 
@@ -182,7 +163,7 @@ void Destroy(Endpoint* base) {
   client::NoCancel no_cancel;
   CloseLanes(ep);
   UnmakePlace(ep);
-  DropReceiveCompletions(ep);
+  DropWriteCompletions(ep);
   ReleaseQueues(ep);
   if (ep->cm_channel != 0) AskCm(ep->cm, shm::CmOp::kDestroyChannel, ep->cm_channel);
   if (ep->cm_fd >= 0) close(ep->cm_fd);

@@ -49,11 +49,12 @@ struct Lane {
   State state = State::kIdle;
   HwQp qp;
   uint32_t reaped = 0;
-  // While it drains: entries from here on, up to `reaped`, were flushed and are to be posted again,
-  // but those of operations that failed already.
+  // While it drains: entries from here on, up to `reaped`, were flushed and are to be posted again.
+  // Those of which the program was told are before them: the NIC sends in the order of the queue.
   uint32_t kept_from = 0;
-  bool keeps = false;   // they are kept: the NIC has not carried them out
-  LaneFailure failure;  // else why they fail
+  bool keeps = false;         // they are kept: the NIC has not carried them out
+  bool is_sent_told = false;  // but what was sent has failed: the peer may have carried it out
+  LaneFailure failure;        // else why they fail
   shm::CmHandle id = 0;
   uint32_t number = 0;  // of its connections: cookie of events
   bool has_route = false;

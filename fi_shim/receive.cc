@@ -73,6 +73,8 @@ int Fill(ReceiveContext* receives, const ReceiveRequest& request, Operation* ope
   operation->context = request.context;
   operation->flags = FI_RECV | FI_MSG;
   operation->is_multi = (request.flags & FI_MULTI_RECV) != 0;
+  operation->is_cancelled = false;
+  operation->messages = 0;
   operation->buf = request.iov_count != 0 ? request.iov[0].iov_base : nullptr;
   operation->len = 0;
   for (size_t i = 0; i < request.iov_count; ++i) operation->len += request.iov[i].iov_len;
@@ -85,13 +87,15 @@ bool IsReleased(const Operation& operation, const shm::Cqe& cqe) {
   return !operation.is_multi || (cqe.wc_flags & shm::kWcRecvReleased) != 0;
 }
 
-// What was posted, and the operation to its pool if the NIC has released it: under the lock under
-// which it was posted.
+// What was posted, and the operation to its pool if this is the end of it: under the lock under
+// which it was posted. `is_cancelled` of what it returns: that it ends is still to be told.
 Operation Take(Operation* operation, const shm::Cqe& cqe) {
   ReceiveContext* receives = operation->receives;
   Guard guard(receives->lock);
-  const Operation posted = *operation;
-  if (IsReleased(posted, cqe)) receives->operations.Give(operation);
+  ++operation->messages;
+  Operation posted = *operation;
+  posted.is_cancelled = posted.is_cancelled && posted.messages == posted.messages_in_all;
+  if (posted.is_cancelled || IsReleased(posted, cqe)) receives->operations.Give(operation);
   return posted;
 }
 
@@ -103,6 +107,17 @@ void Tell(Endpoint* ep, bool is_wanted, const Completion& completion) {
 void TellFailure(Endpoint* ep, const Failure& failure) {
   CountError(ep->cntr_rx);
   if (ep->rx_cq != nullptr) Fail(ep->rx_cq, failure);
+}
+
+void TellCancelled(Endpoint* ep, const Operation& operation) {
+  Failure failure;
+  failure.context = operation.context;
+  failure.flags = operation.flags;
+  failure.buf = operation.buf;
+  if (operation.is_multi) failure.flags |= FI_MULTI_RECV;
+  failure.error = FI_ECANCELED;
+  failure.text = "cancelled";
+  TellFailure(ep, failure);
 }
 
 // The message is there; whose it is has to be looked up by its address.  Spec: fi_cq(3),
@@ -125,6 +140,11 @@ void TellReleased(Endpoint* ep, const Operation& operation) {
   if (ep->rx_cq != nullptr) Complete(ep->rx_cq, completion);
 }
 
+// That a buffer is released is told in any case.  Spec: fi_msg(3), FI_MULTI_RECV.
+bool IsWanted(const Operation& operation, const Completion& completion) {
+  return operation.wants_completion || (completion.flags & FI_MULTI_RECV) != 0;
+}
+
 // A write of a peer that brought data.
 void TellRemoteWrite(Endpoint* ep, Completion completion, const shm::Cqe& cqe) {
   completion.flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
@@ -133,6 +153,47 @@ void TellRemoteWrite(Endpoint* ep, Completion completion, const shm::Cqe& cqe) {
   completion.data = be32toh(cqe.imm_or_rkey);
   if (!ep->counts_remote_by_nic) Count(ep->cntr_remote_write);
   if (ep->rx_cq != nullptr) Complete(ep->rx_cq, completion);
+}
+
+// A message, well or not.
+void TellReceived(Endpoint* ep, const Operation& posted, const shm::Cqe& cqe, fi_addr_t source,
+                  const SockAddress* unknown) {
+  const auto status = static_cast<WcStatus>(cqe.status);
+  Completion completion;
+  completion.context = posted.context;
+  completion.flags = FI_RECV | FI_MSG;
+  completion.buf = posted.buf;
+  completion.source = source;
+  if (posted.is_multi) {
+    completion.buf = static_cast<char*>(posted.buf) + cqe.recv_offset_bytes;
+    if (IsReleased(posted, cqe)) completion.flags |= FI_MULTI_RECV;
+  }
+  if ((cqe.wc_flags & shm::kWcWithImm) != 0) {
+    completion.flags |= FI_REMOTE_CQ_DATA;
+    completion.data = be32toh(cqe.imm_or_rkey);
+  }
+  const uint32_t bytes =
+      cqe.byte_len -
+      (posted.receives->grhs != nullptr && cqe.byte_len >= kGrhBytes ? kGrhBytes : 0);
+  if (status != WcStatus::kSuccess) {
+    Failure failure = FailureOf(posted, cqe);
+    static_cast<Completion&>(failure) = completion;
+    const size_t room = posted.len - (posted.is_multi ? cqe.recv_offset_bytes : 0);
+    if (failure.error == FI_ETRUNC) {
+      failure.len = room < bytes ? room : bytes;
+      failure.olen = bytes - failure.len;
+    }
+    TellFailure(ep, failure);
+    return;
+  }
+  completion.len = bytes;
+  if (cqe.opcode == static_cast<uint8_t>(shm::WcOpcode::kRecvRdmaWithImm)) {
+    TellRemoteWrite(ep, completion, cqe);
+  } else if (unknown != nullptr) {
+    TellUnknown(ep, completion, *unknown);
+  } else {
+    Tell(ep, IsWanted(posted, completion), completion);
+  }
 }
 
 }  // namespace
@@ -195,64 +256,33 @@ void FinishReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe, fi_a
   }
   const Operation posted = Take(operation, cqe);
   if ((cqe.wc_flags & shm::kWcRecvNoMessage) != 0) return TellReleased(ep, posted);
-  const auto status = static_cast<WcStatus>(cqe.status);
-  Completion completion;
-  completion.context = posted.context;
-  completion.flags = FI_RECV | FI_MSG;
-  completion.buf = posted.buf;
-  completion.source = source;
-  if (posted.is_multi) {
-    completion.buf = static_cast<char*>(posted.buf) + cqe.recv_offset_bytes;
-    if (IsReleased(posted, cqe)) completion.flags |= FI_MULTI_RECV;
-  }
-  if ((cqe.wc_flags & shm::kWcWithImm) != 0) {
-    completion.flags |= FI_REMOTE_CQ_DATA;
-    completion.data = be32toh(cqe.imm_or_rkey);
-  }
-  const uint32_t bytes =
-      cqe.byte_len -
-      (posted.receives->grhs != nullptr && cqe.byte_len >= kGrhBytes ? kGrhBytes : 0);
-  if (status != WcStatus::kSuccess) {
-    Failure failure = FailureOf(posted, cqe);
-    static_cast<Completion&>(failure) = completion;
-    const size_t room = posted.len - (posted.is_multi ? cqe.recv_offset_bytes : 0);
-    if (failure.error == FI_ETRUNC) {
-      failure.len = room < bytes ? room : bytes;
-      failure.olen = bytes - failure.len;
-    }
-    TellFailure(ep, failure);
-    return;
-  }
-  completion.len = bytes;
-  if (cqe.opcode == static_cast<uint8_t>(shm::WcOpcode::kRecvRdmaWithImm)) {
-    TellRemoteWrite(ep, completion, cqe);
-  } else if (unknown != nullptr) {
-    TellUnknown(ep, completion, *unknown);
-  } else {
-    Tell(ep, posted.wants_completion, completion);
+  TellReceived(ep, posted, cqe, source, unknown);
+  // Whose the receives of a shared context are is known only when they have a message: nobody is
+  // told of those that are cancelled.
+  if (posted.is_cancelled && !posted.receives->is_shared) TellCancelled(ep, posted);
+}
+
+void ForgetReceive(const shm::Cqe& cqe) {
+  if (cqe.is_send == 0 && !IsReceiveId(cqe.wr_id)) {
+    Take(reinterpret_cast<Operation*>(cqe.wr_id), cqe);
   }
 }
 
-namespace {
-
-// Those of which completions wait in the CQ: the program will be told when it makes room.
-void MarkDone(HwCq* hw, const ReceiveContext* receives) {
-  if (hw == nullptr) return;
+void ForgetReceives(HwCq* hw, const ReceiveContext* receives) {
   Guard guard(hw->lock);
   hw->ring.Remove([receives](const shm::Cqe& cqe) {
-    if (IsReceiveId(cqe.wr_id)) return false;
-    auto* operation = reinterpret_cast<Operation*>(cqe.wr_id);
-    if (cqe.is_send == 0 && operation->receives == receives) operation->is_done = true;
-    return false;
+    if (cqe.is_send != 0 || IsReceiveId(cqe.wr_id)) return false;
+    if (reinterpret_cast<Operation*>(cqe.wr_id)->receives != receives) return false;
+    ForgetReceive(cqe);
+    return true;
   });
 }
-
-}  // namespace
 
 void FlushReceives(Endpoint* ep) {
   ReceiveContext* receives = ep->receives;
   if (receives == nullptr || receives->is_shared) return;
-  MarkDone(ep->rx_hw, receives);
+  // What has a message is told by it.
+  if (ep->rx_hw != nullptr) TakeAll(ep->rx_hw);
   {
     Guard guard(receives->lock);
     receives->is_over = true;
@@ -266,6 +296,7 @@ void FlushReceives(Endpoint* ep) {
       failure.context = operation->context;
       failure.flags = operation->flags;
       failure.buf = operation->buf;
+      if (operation->is_multi) failure.flags |= FI_MULTI_RECV;
       receives->operations.Give(operation);
     }
     failure.error = FI_ECANCELED;
@@ -275,30 +306,59 @@ void FlushReceives(Endpoint* ep) {
   }
 }
 
+namespace {
+
+// The lock is held. 0: `cancelled` is to be told, if it is_cancelled; else its messages come first,
+// with the last of which it ends. -FI_ENOENT: it completes.
+int TakeBack(ReceiveContext* receives, Operation* operation, Operation* cancelled) {
+  shm::CancelRecvRequest request = {};
+  request.srq = receives->srq.handle;
+  request.wr_id = reinterpret_cast<uint64_t>(operation);
+  shm::CancelRecvReply reply = {};
+  const int error = Execute(receives->domain, shm::CommandOp::kCancelRecv, request, &reply);
+  if (error != 0) return error;
+  if (reply.found == 0) return -FI_ENOENT;
+  *cancelled = *operation;
+  cancelled->is_cancelled = reply.messages == operation->messages;
+  if (cancelled->is_cancelled) {
+    receives->operations.Give(operation);
+  } else {
+    operation->is_cancelled = operation->is_done = true;
+    operation->messages_in_all = reply.messages;
+  }
+  return 0;
+}
+
+}  // namespace
+
 ssize_t CancelReceive(ReceiveContext* receives, Endpoint* ep, const void* context) {
-  Failure failure;
+  Operation cancelled;
   {
     Guard guard(receives->lock);
     Operation* operation = receives->operations.Find(context);
     if (operation == nullptr) return -FI_ENOENT;
-    shm::CancelRecvRequest request = {};
-    request.srq = receives->srq.handle;
-    request.wr_id = reinterpret_cast<uint64_t>(operation);
-    shm::CancelRecvReply reply = {};
-    const int error = Execute(receives->domain, shm::CommandOp::kCancelRecv, request, &reply);
+    const int error = TakeBack(receives, operation, &cancelled);
     if (error != 0) return error;
-    if (reply.found == 0) return -FI_ENOENT;
-    failure.context = operation->context;
-    failure.flags = operation->flags;
-    failure.buf = operation->buf;
-    if (operation->is_multi) failure.flags |= FI_MULTI_RECV;
-    receives->operations.Give(operation);
   }
-  failure.error = FI_ECANCELED;
-  failure.text = "cancelled";
-  // Whose the receives of a shared context are is known only when they have a message.
-  if (ep != nullptr) TellFailure(ep, failure);
+  if (ep != nullptr && cancelled.is_cancelled) TellCancelled(ep, cancelled);
   return 0;
+}
+
+void CancelReceives(Endpoint* ep) {
+  ReceiveContext* receives = ep->receives;
+  if (receives == nullptr || receives->is_shared) return;
+  for (;;) {
+    Operation cancelled;
+    {
+      Guard guard(receives->lock);
+      Operation* operation = receives->operations.Oldest();
+      if (operation == nullptr) return;
+      const int error = TakeBack(receives, operation, &cancelled);
+      if (error != 0 && error != -FI_ENOENT) return;
+      if (error == -FI_ENOENT) operation->is_done = true;
+    }
+    if (cancelled.is_cancelled) TellCancelled(ep, cancelled);
+  }
 }
 
 void RegisterReceiver(ReceiveContext* receives, Endpoint* ep) {

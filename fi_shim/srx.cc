@@ -158,6 +158,8 @@ void UnreserveShared(ReceiveContext* receives, HwCq* hw) {
     if (--room->users != 0) return;
     *link = room->next;
     delete room;
+    // Of the last endpoint's that would have been told of them here.
+    ForgetReceives(hw, receives);
     Reserve(hw, -static_cast<int64_t>(receives->operations.size()));
     return;
   }

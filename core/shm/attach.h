@@ -134,7 +134,10 @@ enum class VendorErr : uint32_t {
   kTooManyRdAtomic = 0x143,
   kBadWqe = 0x151,
   kPeerNak = 0x161,
-  kFlushed = 0x171,
+  kFlushed = 0x171,  // never sent
+  // Behind one that failed: the peer has carried it out; it was sent, and perhaps carried out.
+  kFlushedDone = 0x172,
+  kFlushedSent = 0x173,
   kDeviceGone = 0x181,
 };
 

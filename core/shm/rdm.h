@@ -74,7 +74,7 @@ struct CancelRecvRequest {
 };
 struct CancelRecvReply {
   uint32_t found;
-  uint32_t released;  // of kRecvMulti: 1 if messages are in it already
+  uint32_t messages;  // of kRecvMulti: so many have completed in it
 };
 
 // --- Keys of the program's choice ---------------------------------------------------------------

@@ -124,6 +124,7 @@ void MarkedReceives::Spend(uint64_t ticket, Receive* receive) {
 MarkedReceives::After MarkedReceives::Finish(const HeldReceive& held, bool has_failed) {
   Receive& receive = receives_.at(held.ticket);
   --receive.unfinished;
+  ++receive.finished;
   if (!held.is_settled) receive.is_busy = false;
   // Where one message could not be written, the next can't be either.
   if (has_failed || !receive.IsMulti()) Spend(held.ticket, &receive);
@@ -170,9 +171,9 @@ MarkedReceives::Cancelled MarkedReceives::Cancel(uint64_t wr_id) {
       if (receive.IsMulti() && !receive.is_busy) Spend(ticket, &receive);
       continue;
     }
-    const bool has_messages = receive.used_bytes != 0;
+    const uint32_t messages = receive.finished;
     Erase(ticket, receive);
-    return {true, has_messages};
+    return {true, messages};
   }
   return {};
 }

@@ -65,7 +65,7 @@ class MarkedReceives {
 
   struct Cancelled {
     bool is_found = false;
-    bool has_messages = false;
+    uint32_t messages = 0;  // that have completed in it
   };
   // Found: it is gone.
   Cancelled Cancel(uint64_t wr_id);
@@ -81,6 +81,7 @@ class MarkedReceives {
     uint32_t min_free_bytes = 0;
     uint32_t source = 0;
     uint32_t unfinished = 0;  // messages that have a part of it, and no completion yet
+    uint32_t finished = 0;    // that have a completion
     uint64_t used_bytes = 0;  // where the next message begins
     uint64_t total_bytes = 0;
     bool is_busy = false;

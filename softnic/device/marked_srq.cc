@@ -154,7 +154,7 @@ int DeviceCore::CancelRecv(Command& command) {
   }
   const MarkedReceives::Cancelled cancelled = srq->marked->Cancel(request.wr_id);
   if (cancelled.is_found) srq->ring.Release(1);
-  command.Reply(shm::CancelRecvReply{cancelled.is_found, cancelled.has_messages});
+  command.Reply(shm::CancelRecvReply{cancelled.is_found, cancelled.messages});
   return 0;
 }
 

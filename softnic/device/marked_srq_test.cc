@@ -49,11 +49,11 @@ class MarkedSrq : public ::testing::Test {
   bool Holds(uint32_t at, uint32_t from, uint32_t length) const {
     return std::memcmp(memory_b + at, memory_a + from, length) == 0;
   }
-  bool Cancel(uint64_t wr_id, bool* has_messages = nullptr) {
+  bool Cancel(uint64_t wr_id, uint32_t* messages = nullptr) {
     shm::CancelRecvRequest request{srq.handle, 0, wr_id};
     shm::CancelRecvReply reply;
     EXPECT_EQ(b.Execute(CommandOp::kCancelRecv, request, &reply), 0);
-    if (has_messages != nullptr) *has_messages = reply.released != 0;
+    if (messages != nullptr) *messages = reply.messages;
     return reply.found != 0;
   }
   // Slots the program may not write yet.
@@ -269,9 +269,9 @@ TEST_F(MarkedSrq, AReceiveCanBeTakenBack) {
   EXPECT_EQ(wcs[1].wr_id, 2u);
   EXPECT_TRUE(Holds(200, 1'000, 20));  // the oldest of that name went
   EXPECT_FALSE(Cancel(1));
-  bool has_messages = false;
-  EXPECT_TRUE(Cancel(3, &has_messages));
-  EXPECT_TRUE(has_messages);
+  uint32_t messages = 0;
+  EXPECT_TRUE(Cancel(3, &messages));
+  EXPECT_EQ(messages, 1u);
   EXPECT_EQ(SlotsInUse(), 0u);
   EXPECT_FALSE(Cancel(3));
 }

@@ -245,6 +245,23 @@ FI_CASE("cq.signal", kAll) {
   ExpectError(result, -FI_EAGAIN, "a signalled fi_cq_sread");
 }
 
+FI_CASE("cq.signal_with_entries", kAll) {
+  Pair pair(Waiting(FI_WAIT_UNSPEC));
+  Memory out(pair.a(), 64), in(pair.b(), 64);
+  Receive(pair.b(), in, 1);
+  Send(pair.a(), out);
+  Await(pair.a().tx_cq, "the send");
+  fi_cq_data_entry entry = {};
+  ssize_t got = -FI_EAGAIN;
+  for (int i = 0; i < 20 && got == -FI_EAGAIN; ++i) {  // it may still be on its way
+    PumpAll();
+    Need(fi_cq_signal(pair.b().rx_cq), "fi_cq_signal");
+    got = fi_cq_sread(pair.b().rx_cq, &entry, 1, nullptr, 100);
+  }
+  Expect(got == 1 && entry.op_context == ContextOf(1), "a signal hides what waits: %s",
+         NameOf(got).c_str());
+}
+
 FI_CASE("cq.signal_without_wait_object", kAll) {
   Ground ground;
   const Fid<fid_cq> cq = OpenCq(ground.domain);

@@ -189,11 +189,11 @@ void Peer::Bind() {
   } else {
     Need(fi_ep_bind(ep, av.Base(), 0), "fi_ep_bind AV");
   }
-  if (wish.is_cq_shared && wish.tx_bind == 0) {
+  if (wish.is_cq_shared && (wish.tx_bind | wish.rx_bind) == 0) {
     Need(fi_ep_bind(ep, tx_cq.Base(), FI_TRANSMIT | FI_RECV), "fi_ep_bind CQ");
   } else {
     Need(fi_ep_bind(ep, tx_cq.Base(), FI_TRANSMIT | wish.tx_bind), "fi_ep_bind transmit CQ");
-    Need(fi_ep_bind(ep, &RxCq()->fid, FI_RECV), "fi_ep_bind receive CQ");
+    Need(fi_ep_bind(ep, &RxCq()->fid, FI_RECV | wish.rx_bind), "fi_ep_bind receive CQ");
   }
   if (wish.unenabled) wish.unenabled(*this);
 }

@@ -70,7 +70,7 @@ struct Wish {
   fi_cq_format format = FI_CQ_FORMAT_DATA;
   size_t cq_size = 0;
   fi_wait_obj wait = FI_WAIT_NONE;
-  uint64_t tx_bind = 0;  // FI_SELECTIVE_COMPLETION
+  uint64_t tx_bind = 0, rx_bind = 0;  // FI_SELECTIVE_COMPLETION
   fi_av_type av_type = FI_AV_UNSPEC;
   bool is_cq_shared = false;                  // one CQ for both directions
   std::function<void(Peer&)> unenabled = {};  // between binding and enabling

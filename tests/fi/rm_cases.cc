@@ -1,5 +1,8 @@
 // Resource management: the table of fi_domain(3), cell by cell.
 #include <string.h>
+#include <sys/mman.h>
+
+#include <algorithm>
 
 #include "tests/fi/fabric.h"
 
@@ -345,6 +348,46 @@ FI_CASE("rm.disabled.endpoint_disabled_by_error", kReliable) {
   Expect(in.Has(5, 64), "wrong bytes after enabling again");
 }
 
+// Each of many that wait when the endpoint is disabled fails once, and it goes on with others.
+FI_CASE("rm.disabled.enable_with_many_outstanding", kMsg, 20) {
+  constexpr size_t kSends = 600, kAfterwards = 10;
+  Wish wish = Unmanaged();
+  const auto hints = wish.hints;
+  wish.hints = [=](fi_info* info) {
+    hints(info);
+    info->tx_attr->size = kSends;
+  };
+  Pair pair(wish);
+  Memory out(pair.a(), 64), in(pair.b(), 64);
+  const auto send = [&](size_t context) {
+    return fi_send(pair.a().ep, out.data(), 64, out.desc(), pair.a().other, ContextOf(context));
+  };
+  for (size_t i = 0; i < kSends; ++i) Need(send(i), "fi_send");
+  Expect(AwaitError(pair.a().tx_cq, "a send to who has no receive").context == ContextOf(0),
+         "the error is of another operation");
+  const int enabled = fi_enable(pair.a().ep);
+  if (IsConnected() && enabled == -FI_ENOTCONN) DoesNotApply("the connection is torn down");
+  Need(enabled, "fi_enable again");
+  std::vector<int> times(kSends);
+  times[0] = 1;
+  for (size_t i = 1; i < kSends; ++i) {
+    const Completion got = AwaitError(pair.a().tx_cq, "a send behind it");
+    const size_t number =
+        static_cast<fi_context2*>(got.context) - static_cast<fi_context2*>(ContextOf(0));
+    Expect(number < kSends && times[number]++ == 0, "the send %zu completes again", number);
+  }
+  for (size_t i = 0; i < kAfterwards; ++i) {
+    Receive(pair.b(), in);
+    Need(send(kSends + i), "fi_send after enabling again");
+  }
+  for (size_t i = 0; i < kAfterwards; ++i) {
+    Expect(Await(pair.a().tx_cq, "a send after enabling again").context == ContextOf(kSends + i),
+           "another's context");
+    Await(pair.b().rx_cq, "a receive after enabling again");
+  }
+  ExpectNothing(pair.a().tx_cq, 50, "all has completed");
+}
+
 FI_CASE("rm.disabled.no_receive_is_dropped", kDgram) {
   Pair pair(Unmanaged());
   Memory out(pair.a(), 64);
@@ -368,6 +411,48 @@ void UndefinedError(bool is_transmit) {
 }
 FI_CASE("rm.disabled.tx_full", kAll, 20) { UndefinedError(true); }
 FI_CASE("rm.disabled.rx_full", kAll, 20) { UndefinedError(false); }
+
+// Reliable is once: what the peer has is not sent to it again because a READ before it failed.
+FI_CASE("rm.failed_read_repeats_nothing", kRdm, 20) {
+  constexpr size_t kRounds = 20, kBytes = 4096;
+  Wish wish = Managed(FI_RM_ENABLED, FI_MSG | FI_RMA);
+  wish.mr_mode = kAnyMrMode & ~FI_MR_LOCAL;
+  Pair pair(wish);
+  if ((pair.a().info->domain_attr->mr_mode & FI_MR_LOCAL) != 0) DoesNotApply("FI_MR_LOCAL");
+  Memory target(pair.b(), kBytes, kRemote), in(pair.b(), 2 * kRounds * sizeof(size_t));
+  void* gone = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  Expect(gone != MAP_FAILED, "mmap");
+  munmap(gone, kBytes);
+  size_t arrived = 0, failed = 0;
+  auto* numbers = reinterpret_cast<size_t*>(in.data());
+  for (size_t i = 0; i < 2 * kRounds; ++i) {
+    Need(fi_recv(pair.b().ep, numbers + i, sizeof(size_t), in.desc(), FI_ADDR_UNSPEC, ContextOf(i)),
+         "fi_recv");
+  }
+  for (size_t i = 0; i < kRounds; ++i) {
+    Memory out(pair.a(), sizeof(size_t));
+    memcpy(out.data(), &i, sizeof(i));
+    const long read = Post([&] {
+      return fi_read(pair.a().ep, gone, kBytes, nullptr, pair.a().other, target.Remote(),
+                     target.key(), ContextOf(1));
+    });
+    Need(read, "fi_read");
+    Send(pair.a(), out, 2, sizeof(size_t));
+    for (int completions = 0; completions < 2; ++completions) {
+      const auto got = AwaitAny(pair.a().tx_cq);
+      Expect(got.has_value(), "of the read and the send %d completed", completions);
+      if (got->context == ContextOf(1)) Expect(got->error != 0, "the read succeeds");
+      if (got->context == ContextOf(2) && got->error != 0) ++failed;
+    }
+  }
+  std::vector<int> times(kRounds);
+  while (AwaitAny(pair.b().rx_cq, 200)) {
+    const size_t number = numbers[arrived++];
+    Expect(number < kRounds && times[number]++ == 0, "the message %zu came again", number);
+  }
+  Expect(arrived + failed >= kRounds, "%zu of %zu came, %zu failed", arrived, kRounds, failed);
+  Note("%zu came, %zu failed", arrived, failed);
+}
 
 FI_CASE("rm.selective_completion_errors_come", kReliable) {
   Wish wish = Managed(FI_RM_ENABLED, kBoth);

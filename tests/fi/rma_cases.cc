@@ -44,6 +44,29 @@ FI_CASE("rma.read_sizes", kReliable) {
   }
 }
 
+FI_CASE("rma.more_targets_than_size", kReliable) {
+  constexpr size_t kTargets = 8, kSize = 4, kBytes = 16;
+  Wish wish = kRma;
+  wish.hints = [](fi_info* hints) { hints->tx_attr->rma_iov_limit = kTargets; };
+  wish.chosen = [](fi_info* info) { info->tx_attr->size = kSize; };
+  Info info;
+  if (TryGetInfo(wish, &info) != 0) Refuse("rma_iov_limit %zu is not offered", kTargets);
+  Pair pair(wish);
+  Memory out(pair.a(), kTargets * kBytes), target(pair.b(), kTargets * kBytes, kRemote);
+  out.Fill(3);
+  const iovec from = {out.data(), out.size()};
+  void* desc = out.desc();
+  fi_rma_iov to[kTargets];
+  for (size_t i = 0; i < kTargets; ++i) to[i] = {target.Remote(i * kBytes), kBytes, target.key()};
+  const fi_msg_rma message = {&from, &desc, 1, pair.a().other, to, kTargets, ContextOf(1), 0};
+  for (size_t i = 0; i < kSize; ++i) {
+    Need(Post([&] { return fi_writemsg(pair.a().ep, &message, FI_DELIVERY_COMPLETE); }),
+         "fi_writemsg of more ranges than size");
+  }
+  for (size_t i = 0; i < kSize; ++i) Await(pair.a().tx_cq, "a write");
+  Expect(target.Has(3, kTargets * kBytes), "wrong bytes");
+}
+
 FI_CASE("rma.offsets", kReliable) {
   Pair pair(kRma);
   Memory out(pair.a(), 100), target(pair.b(), 300, kRemote, 0xEE);

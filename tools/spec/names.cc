@@ -158,6 +158,10 @@ std::string VendorErrName(shm::VendorErr error) {
       return "peer's NAK";
     case shm::VendorErr::kFlushed:
       return "flushed";
+    case shm::VendorErr::kFlushedDone:
+      return "flushed, done";
+    case shm::VendorErr::kFlushedSent:
+      return "flushed, sent";
     case shm::VendorErr::kDeviceGone:
       return "device gone";
   }

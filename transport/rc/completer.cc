@@ -275,6 +275,17 @@ bool Completer::PollCompletion(Completion& out) {
   return FlushOne(out);
 }
 
+namespace {
+
+// What a peer may know of a WQE that is flushed. Behind a READ whose response could not be placed
+// others may be done, which their requester must not send again.
+VendorErr HowFar(WqeState state) {
+  if (state == WqeState::kPosted) return VendorErr::kFlushed;
+  return state == WqeState::kDone ? VendorErr::kFlushedDone : VendorErr::kFlushedSent;
+}
+
+}  // namespace
+
 bool Completer::FlushOne(Completion& out) {
   // A buffer is the program's again only when nothing is on its way into it.
   if (!placements_.IsEmpty() || requester_->awaits_settled_keys()) return false;
@@ -287,7 +298,7 @@ bool Completer::FlushOne(Completion& out) {
     if (rec.state == WqeState::kError && !failure_told_) {
       Fill(rec, rec.status, rec.vendor_err, out);
     } else {
-      Fill(rec, WcStatus::kWrFlushErr, VendorErr::kFlushed, out);
+      Fill(rec, WcStatus::kWrFlushErr, HowFar(rec.state), out);
     }
     failure_told_ = true;
     return true;

@@ -262,6 +262,31 @@ TEST_P(RcFaults, ReadResultWithNowhereToGoIsALocalFault) {
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:loc-prot");
 }
 
+// The peer has gone on to what was sent behind the READ: who sends again what was flushed has to
+// know of which it must not.
+TEST_P(RcFaults, WhatIsFlushedBehindAFailedReadSaysHowFarItCame) {
+  RcPair pair(Options());
+  MemoryId theirs = pair.NewPattern(3000);
+  MemoryId mine = pair.NewRegion(3000);
+  MemoryId to = pair.NewRegion(8);
+  pair.memory.region(mine).is_gone = true;
+  pair.PostRecv(kB, 7, {pair.memory.SgeOf(to, 0, 8)});
+  pair.Post(kA,
+            pair.Remote(RcPair::Work(1, WrOpcode::kRdmaRead, {pair.memory.SgeOf(mine, 0, 3000)}),
+                        theirs));
+  pair.Post(kA, RcPair::Work(2, WrOpcode::kSend, {pair.memory.SgeOf(theirs, 0, 8)}));
+  ASSERT_TRUE(pair.Run());
+  pair.Post(kA, RcPair::Work(3, WrOpcode::kSend, {pair.memory.SgeOf(theirs, 0, 8)}));
+  ASSERT_TRUE(pair.Run());
+  const auto& completions = pair.fabric.completions(kA);
+  ASSERT_EQ(completions.size(), 3u);
+  EXPECT_TRUE(completions[1].vendor_err == VendorErr::kFlushedDone ||
+              completions[1].vendor_err == VendorErr::kFlushedSent);
+  EXPECT_EQ(completions[2].vendor_err, VendorErr::kFlushed);
+  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:loc-prot 2:flush 3:flush");
+  EXPECT_EQ(pair.TakeCompletions(kB, kReceives), "7:ok");
+}
+
 TEST_P(RcFaults, RegionRevokedBeforeTheResponseIsNotWritten) {
   RcPair pair(Options());
   MemoryId theirs = pair.NewPattern(3000);
