@@ -213,8 +213,10 @@ int Resume(MsgEndpoint* ep) {
   error = InitHwQp(&ep->qp, AccessOf(ep->info->caps));
   if (error == 0) error = ModifyHwQp(&ep->qp, ep->rtr_mask, ep->rtr);
   if (error == 0) error = ModifyHwQp(&ep->qp, ep->rts_mask, ep->rts);
-  if (error == 0) ep->is_disabled = false;
-  return error;
+  if (error != 0) return error;
+  Guard guard(ep->lock);
+  ep->is_disabled = false;
+  return 0;
 }
 
 int OpenMsgEndpoint(Domain* domain, fi_info* info, fid_ep** out, void* context) {
