@@ -152,9 +152,8 @@ int Enable(Endpoint* base) {
 void DropWriteCompletions(RdmEndpoint* ep) {
   if (ep->rx_hw == nullptr) return;
   Guard guard(ep->rx_hw->lock);
-  ep->rx_hw->ring.Remove([ep](const shm::Cqe& cqe) {
-    return cqe.is_send == 0 && cqe.wr_id == ReceiveIdOf(ep);
-  });
+  ep->rx_hw->ring.Remove(
+      [ep](const shm::Cqe& cqe) { return cqe.is_send == 0 && cqe.wr_id == ReceiveIdOf(ep); });
 }
 
 // While its queues are there another thread may be in its `progress`.
