@@ -285,12 +285,11 @@ std::string Ends::Line(int at, const Wc& wc, Told told) const {
   const TestQp &own = *ends[at].qp, &peer = *ends[1 - at].qp;
   std::string line = wc.is_send ? "send" : "receive";
   line += Text("wr_id", wc.wr_id) + Text("status", static_cast<uint64_t>(wc.status)) +
-          Text("opcode", static_cast<uint64_t>(wc.opcode)) + Text("flags", wc.flags) +
-          Text("vendor_err", wc.vendor_err);
-  // Of work that was flushed it is known only if that had been begun, which is a matter of time. A
-  // program may not look at it.  Spec: IBTA 11.4.2.1.
+          Text("opcode", static_cast<uint64_t>(wc.opcode)) + Text("flags", wc.flags);
+  // Of work that was flushed they tell how far it had come, which is a matter of time. A program
+  // may not look at its length.  Spec: IBTA 11.4.2.1.
   if (told == Told::kAll || wc.status != WcStatus::kWrFlushErr) {
-    line += Text("byte_len", wc.byte_len);
+    line += Text("vendor_err", wc.vendor_err) + Text("byte_len", wc.byte_len);
   }
   auto spare = spares_.find(wc.imm);
   if ((wc.flags & shm::kWcWithInv) != 0 && spare != spares_.end()) {

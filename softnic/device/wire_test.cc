@@ -498,7 +498,7 @@ INSTANTIATE_TEST_SUITE_P(Both, WirePath, ::testing::Bool(), Wire::NameOf);
 
 TEST_P(WirePath, CountsAtTheAddressThatItLeadsTo) {
   Connect(Service::kRc);
-  TestQp stays = std::move(qp_a);
+  [[maybe_unused]] const TestQp stays = std::move(qp_a);
   Connect(Service::kRc);
   alice.Post(qp_a, Rdma(shm::WrOpcode::kRdmaWrite), {SgeOf(from.data(), kBytes, mr_a.lkey)});
   ASSERT_EQ(Wait(alice, cq_a), WcStatus::kSuccess);
