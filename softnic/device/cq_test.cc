@@ -30,6 +30,17 @@ class CqTest : public ::testing::Test {
     world.Settle();
     a.PollAll(cq_a);
   }
+  // A channel with the event of a flushed receive, sent or waiting.
+  shm::Handle ChannelWithEvent(TestClient& client) {
+    const shm::Handle made = client.CreateChannel();
+    TestCq cq = client.MustCreateCq(4, made);
+    TestQp qp = client.MustCreateQp(Service::kRc, cq);
+    cq.ring.Arm(false);
+    EXPECT_EQ(client.ToInit(qp, Service::kRc), 0);
+    client.PostRecv(qp, 1, {});
+    EXPECT_EQ(client.ToError(qp), 0);
+    return made;
+  }
   std::deque<shm::ChannelEvent>& Fd() { return b.services.open_channels.at(channel); }
 
   alignas(64) uint8_t memory_b[4'096] = {};
@@ -119,19 +130,13 @@ TEST_F(CqTest, EventThatDoesNotFitIsSentLater) {
 }
 
 TEST_F(CqTest, FullChannelDoesNotHoldUpAnother) {
-  shm::Handle other_channel = b.CreateChannel();
-  TestCq other_cq = b.MustCreateCq(4, other_channel);
-  TestQp other_qp = b.MustCreateQp(Service::kRc, other_cq);
   b.services.fd_capacity = 1;
   cq_b.ring.Arm(false);
   SendOne();
   b.PollAll(cq_b);
   cq_b.ring.Arm(false);
   SendOne();  // waits: the fd holds one
-  other_cq.ring.Arm(false);
-  ASSERT_EQ(b.ToInit(other_qp, Service::kRc), 0);
-  b.PostRecv(other_qp, 1, {});
-  ASSERT_EQ(b.ToError(other_qp), 0);
+  const shm::Handle other_channel = ChannelWithEvent(b);
   EXPECT_EQ(b.services.open_channels.at(other_channel).size(), 1u);
 }
 
@@ -140,28 +145,14 @@ TEST_F(CqTest, ChannelsThatNobodyReadsAreTriedAFewAtATime) {
   constexpr uint32_t kUnread = 300, kTriesOfOneMax = 64;
   std::vector<shm::Handle> unread;
   b.services.fd_capacity = 0;
-  for (uint32_t i = 0; i < kUnread; ++i) {
-    unread.push_back(b.CreateChannel());
-    TestCq cq = b.MustCreateCq(4, unread.back());
-    TestQp qp = b.MustCreateQp(Service::kRc, cq);
-    cq.ring.Arm(false);
-    ASSERT_EQ(b.ToInit(qp, Service::kRc), 0);
-    b.PostRecv(qp, 1, {});
-    ASSERT_EQ(b.ToError(qp), 0);
-  }
+  for (uint32_t i = 0; i < kUnread; ++i) unread.push_back(ChannelWithEvent(b));
   b.services.refused_events = 0;
   world.device->FlushEvents();
   EXPECT_GE(b.services.refused_events, 1u);
   EXPECT_LE(b.services.refused_events, kTriesOfOneMax);
   // Whoever reads gets its own, behind however many that do not.
   a.services.fd_capacity = 0;
-  const shm::Handle read = a.CreateChannel();
-  TestCq cq = a.MustCreateCq(4, read);
-  TestQp qp = a.MustCreateQp(Service::kRc, cq);
-  cq.ring.Arm(false);
-  ASSERT_EQ(a.ToInit(qp, Service::kRc), 0);
-  a.PostRecv(qp, 1, {});
-  ASSERT_EQ(a.ToError(qp), 0);
+  const shm::Handle read = ChannelWithEvent(a);
   a.services.fd_capacity = 10;
   world.device->FlushEvents();
   EXPECT_EQ(a.services.open_channels.at(read).size(), 1u) << "another client";

@@ -1,15 +1,20 @@
 // What several endpoints, peers, threads or processes do at one object: what is one's must not be
 // another's.
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "tests/fi/fabric.h"
+#include "tests/fi/waiting.h"
 
 namespace verbena::fi_test {
 namespace {
@@ -301,6 +306,20 @@ FI_CASE("threading.domain_shutdown_wakes", kMsg, 30) {
 
 // --- processes ---------------------------------------------------------------------------------
 
+// Until the case's own thread sleeps. One that looks all the time instead never does, and needs no
+// waking.
+void AwaitSleepOfFirstThread() {
+  constexpr int kLimitMs = 300;
+  const long end_ms = NowMs() + kLimitMs;
+  for (char state = 'R'; state != 'S' && NowMs() < end_ms; sched_yield()) {
+    std::ifstream stat("/proc/self/stat");
+    std::string text;
+    std::getline(stat, text);
+    const size_t name_end = text.rfind(") ");
+    if (name_end != std::string::npos) state = text[name_end + 2];
+  }
+}
+
 // A child that closes what it inherited leaves its parent's as it is.
 void ChildCloses(fi_wait_obj wait) {
   Wish wish;
@@ -316,17 +335,18 @@ void ChildCloses(fi_wait_obj wait) {
     _exit(0);
   }
   int status = 0;
-  const long end_ms = NowMs() + 4000L * Patience();
-  pid_t ended = 0;
-  while ((ended = waitpid(child, &status, WNOHANG)) == 0 && NowMs() < end_ms) usleep(1000);
-  if (ended == 0) kill(child, SIGKILL);
-  Expect(ended == child && WIFEXITED(status), "the child does not come to its end");
+  const int end_fd = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
+  const bool has_ended = IsReadable(end_fd, 4000 * Patience());
+  close(end_fd);
+  if (!has_ended) kill(child, SIGKILL);
+  Expect(waitpid(child, &status, 0) == child && has_ended && WIFEXITED(status),
+         "the child does not come to its end");
   fid_t waited = pair.b().rx_cq.Base();
   fi_mutex_cond pair_of_wait = {};
   const bool has_cond = wait == FI_WAIT_MUTEX_COND;
   if (has_cond) Need(fi_control(waited, FI_GETWAIT, &pair_of_wait), "FI_GETWAIT");
   std::thread sender([&] {
-    usleep(50'000);  // so that the other end sleeps; it is right, if not tested, without
+    AwaitSleepOfFirstThread();
     Send(pair.a(), out, 2);
     while (!PollCq(pair.a().tx_cq)) {
     }
