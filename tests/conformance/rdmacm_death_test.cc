@@ -109,7 +109,7 @@ class Objects {
  public:
   explicit Objects(ibv_context* verbs) : pd_(ibv_alloc_pd(verbs)) {
     EXPECT_NE(pd_, nullptr);
-    mr_ = ibv_reg_mr(pd_, memory_, sizeof memory_, IBV_ACCESS_LOCAL_WRITE);
+    mr_ = ibv_reg_mr(pd_, memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE);
     EXPECT_NE(mr_, nullptr);
     cq_ = ibv_create_cq(verbs, 16, nullptr, nullptr, 0);
     EXPECT_NE(cq_, nullptr);
@@ -123,7 +123,7 @@ class Objects {
   }
 
  private:
-  char memory_[64];
+  Memory memory_{4096};  // not of a stack, which is never mapped
   ibv_pd* pd_;
   ibv_mr* mr_;
   ibv_cq* cq_;
@@ -141,8 +141,8 @@ TEST_F(Cm_daemon_gone, ObjectsOutliveTheIdentifier) {
 TEST_F(Cm_daemon_gone, RegionsOutliveTheIdentifierWhosePdTheyAreIn) {
   Channel channel;
   CmId id = Bound(channel);
-  char memory[64];
-  ibv_mr* mr = rdma_reg_msgs(id.get(), memory, sizeof memory);
+  Memory memory(4096);
+  ibv_mr* mr = rdma_reg_msgs(id.get(), memory.data(), memory.size());
   ASSERT_NE(mr, nullptr);
   KillDaemon();
   id.Destroy();
