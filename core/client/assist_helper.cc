@@ -15,6 +15,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "core/base/sched_attr.h"
+
 // Nothing of the host's may be needed to run these.
 #define VERBENA_BARE \
   __attribute__((no_stack_protector, no_sanitize("address", "thread", "undefined")))
@@ -105,23 +107,13 @@ VERBENA_BARE long CloseOthers(const HelperBlock* block) {
   }
 }
 
-// struct sched_attr of the first version.
-struct SchedulingAttributes {
-  uint32_t size, policy;
-  uint64_t flags;
-  int32_t nice;
-  uint32_t priority;
-  uint64_t runtime_ns, deadline_ns, period_ns;
-};
-
-// Turns of 0.1 ms instead of some milliseconds: in return the kernel lets us run soon after waking
-// (from Linux 6.12 on), beside programs that poll. Work, if it is refused, only takes longer.
+// Work, if it is refused, only takes longer.
 VERBENA_BARE void AskForShortTurns() {
   SchedulingAttributes attributes;
   if (Call(SYS_sched_getattr, 0, Address(&attributes), sizeof(attributes), 0) != 0) return;
   if (attributes.policy != 0 /* SCHED_OTHER */) return;
   attributes.flags = 0;
-  attributes.runtime_ns = 100'000;
+  attributes.runtime_ns = kShortTurnNs;
   Call(SYS_sched_setattr, 0, Address(&attributes), 0);
 }
 

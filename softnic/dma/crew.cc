@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/base/sched_attr.h"
 
 namespace verbena::softnic {
 
@@ -26,6 +28,16 @@ constexpr uint32_t kQuietTicksMax = 100;
 // A leader that looks runnable is only waiting for a CPU; past this many ticks the difference does
 // not matter to those who wait.
 constexpr uint32_t kRunnableTicksMax = 20;
+
+// Refused, the NIC only waits longer for its CPU.
+void AskForShortTurns() {
+  SchedulingAttributes attributes = {};
+  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
+  if (attributes.policy != SCHED_OTHER) return;
+  attributes.flags = 0;
+  attributes.runtime_ns = kShortTurnNs;
+  syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
 
 int64_t NowNs() {
   timespec t;
@@ -143,6 +155,7 @@ bool CopyCrew::Stop(int wait_ms) {
 void CopyCrew::ThreadMain(CopyThread* me) {
   me->tid_.store(static_cast<int>(syscall(SYS_gettid)), std::memory_order_release);
   pthread_setname_np(pthread_self(), ("verbena-" + std::to_string(me->index_)).c_str());
+  AskForShortTurns();
   std::unique_lock lock(mutex_);
   while (!IsStopping()) {
     if (std::exchange(me->is_named_, false)) {

@@ -1,12 +1,35 @@
 #include "softnic/dma/crew.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <thread>
 
+#include "core/base/sched_attr.h"
+
 namespace verbena::softnic {
+
+// How long a turn the calling thread has asked for; 0: none, or the kernel (before 6.12) can't be.
+uint64_t OwnTurnNs() {
+  SchedulingAttributes attributes = {};
+  syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0);
+  return attributes.runtime_ns;
+}
+
+bool KernelKnowsTurns() {
+  bool knows = false;
+  std::thread([&] {
+    SchedulingAttributes attributes = {};
+    attributes.size = sizeof attributes;
+    attributes.runtime_ns = 500'000;
+    syscall(SYS_sched_setattr, 0, &attributes, 0);
+    knows = OwnTurnNs() == attributes.runtime_ns;
+  }).join();
+  return knows;
+}
 
 class CopyCrewTest : public ::testing::Test {
  protected:
@@ -50,6 +73,21 @@ TEST_F(CopyCrewTest, WhoWasDeposedLeadsNoMoreThoughNobodyHasTakenOverYet) {
     EXPECT_EQ(leads, 1) << "two threads would lead at once";
   }
   EXPECT_TRUE(crew_.Stop(10'000));
+}
+
+TEST_F(CopyCrewTest, WhoLeadsRunsSoonAfterItIsWoken) {
+  if (!KernelKnowsTurns()) GTEST_SKIP() << "not before Linux 6.12";
+  std::atomic<uint64_t> turn_ns{0};
+  std::atomic<bool> leads{false};
+  auto lead = [&](CopyThread&) {
+    turn_ns = OwnTurnNs();
+    leads = true;
+    while (!crew_.IsStopping()) std::this_thread::yield();
+  };
+  crew_.Start(lead, [] {});
+  while (!leads) std::this_thread::yield();
+  EXPECT_TRUE(crew_.Stop(10'000));
+  EXPECT_EQ(turn_ns, kShortTurnNs);
 }
 
 }  // namespace verbena::softnic
