@@ -48,9 +48,22 @@ class NoFdsFree {
   std::vector<int> fds_;
 };
 
+// A session of its own, which has nothing yet, and can be closed at the end.
+class Context {
+ public:
+  Context() : context_(OpenNic(0)) { EXPECT_NE(context_, nullptr); }
+  ~Context() { EXPECT_EQ(ibv_close_device(context_), 0); }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  operator ibv_context*() const { return context_; }
+
+ private:
+  ibv_context* context_;
+};
+
 TEST_F(Verb_ibv_create_cq, NeedsNoFreeFd) {
-  ibv_context* context = OpenNic(0);
-  ASSERT_NE(context, nullptr);
+  const Context context;
   for (int i = 0; i < 2; ++i) {  // each in an arena of its own
     ibv_cq* cq;
     {
@@ -63,7 +76,6 @@ TEST_F(Verb_ibv_create_cq, NeedsNoFreeFd) {
     EXPECT_EQ(ibv_destroy_cq(next), 0);
     EXPECT_EQ(ibv_destroy_cq(cq), 0);
   }
-  EXPECT_EQ(ibv_close_device(context), 0);
 }
 
 TEST_F(Verb_ibv_resize_cq, GoesToAnotherArenaThoughNoFdIsFree) {
@@ -78,8 +90,7 @@ TEST_F(Verb_ibv_resize_cq, GoesToAnotherArenaThoughNoFdIsFree) {
 }
 
 TEST_F(Verb_ibv_create_comp_channel, SaysEmfileAtOnceAndLeavesNothing) {
-  ibv_context* context = OpenNic(0);
-  ASSERT_NE(context, nullptr);
+  const Context context;
   {
     const NoFdsFree none;
     const Clock::time_point begin = Clock::now();
@@ -95,15 +106,12 @@ TEST_F(Verb_ibv_create_comp_channel, SaysEmfileAtOnceAndLeavesNothing) {
   ASSERT_NE(cq, nullptr) << errno;
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
   EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
-  EXPECT_EQ(ibv_close_device(context), 0);
 }
 
 TEST_F(Verb_ibv_reg_mr, HasItsHelperWhenThereIsRoomForIt) {
   const char* set = getenv("VERBENA_DMA");
   const std::string before = set != nullptr ? set : "";
-  // A context of its own: what has registered memory before may have the helper already.
-  ibv_context* context = OpenNic(0);
-  ASSERT_NE(context, nullptr);
+  const Context context;
   ibv_pd* pd = ibv_alloc_pd(context);
   ASSERT_NE(pd, nullptr) << errno;
   setenv("VERBENA_DMA", "assisted", 1);
@@ -116,7 +124,6 @@ TEST_F(Verb_ibv_reg_mr, HasItsHelperWhenThereIsRoomForIt) {
   ibv_mr* mr = ibv_reg_mr(pd, memory.data(), 4096, kAllAccess);
   EXPECT_TRUE(mr != nullptr && ibv_dereg_mr(mr) == 0) << errno;
   EXPECT_EQ(ibv_dealloc_pd(pd), 0);
-  EXPECT_EQ(ibv_close_device(context), 0);
   if (set != nullptr) setenv("VERBENA_DMA", before.c_str(), 1);
   if (set == nullptr) unsetenv("VERBENA_DMA");
 }
