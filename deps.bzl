@@ -1,6 +1,6 @@
 """All dependencies, from Debian's packages; nothing is downloaded."""
 
-def _system_library(name, linkopts):
+def _system_library(name, linkopts, deps = []):
     native.new_local_repository(
         name = name,
         path = "/usr/share/bazel/tools/platforms",
@@ -9,8 +9,9 @@ cc_library(
     name = "{name}",
     linkopts = {linkopts},
     visibility = ["//visibility:public"],
+    deps = {deps},
 )
-""".format(name = name, linkopts = linkopts),
+""".format(name = name, linkopts = linkopts, deps = deps),
     )
 
 _ABSL = [
@@ -71,8 +72,9 @@ def verbena_dependencies():
     native.local_repository(name = "rules_proto", path = "/usr/share/bazel/rules/proto")
     native.local_repository(name = "platforms", path = "/usr/share/bazel/tools/platforms")
 
-    _system_library("gtest", ["-lgtest", "-lgmock", "-lpthread"])
-    _system_library("gtest_main", ["-lgmock_main", "-lgmock", "-lgtest", "-lpthread"])
+    prelude = ["@verbena//tools/bazel/gtest:prelude"]
+    _system_library("gtest", ["-lgtest", "-lgmock", "-lpthread"], prelude)
+    _system_library("gtest_main", ["-lgmock_main", "-lgmock", "-lgtest", "-lpthread"], prelude)
     _system_library("benchmark", ["-lbenchmark", "-lpthread"])
 
     # Linked statically: what we hand out runs where these packages are not installed.
