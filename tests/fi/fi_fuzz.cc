@@ -23,7 +23,7 @@ namespace {
 constexpr uint64_t kRemote = FI_REMOTE_READ | FI_REMOTE_WRITE;
 constexpr uint64_t kNobodysFlag = 1ULL << 62;
 
-// Objects beside the pair, in one domain.
+// Objects beside an endpoint, in its domain.
 class Objects {
  public:
   Objects(Peer& peer, Dice& dice) : peer_(peer), dice_(dice) {}
@@ -150,10 +150,10 @@ void Run(uint32_t seed, int steps) {
   Dice dice(seed);
   std::vector<Fid<fid_cntr>> counters;
   const Wish wish = Traffic::MakeWish(dice, &counters);
-  auto pair = std::make_unique<Pair>(wish);
+  Crowd crowd(wish, 2 + dice.Below(2));
   {
-    Traffic traffic(*pair, dice, counters);
-    Objects objects(dice.Chance(50) ? pair->a() : pair->b(), dice);
+    Traffic traffic(crowd, dice, counters);
+    Objects objects(crowd[dice.Below(crowd.size())], dice);
     for (int i = 0; i < steps; ++i) {
       switch (dice.Below(12)) {
         case 0:
@@ -183,8 +183,9 @@ void Run(uint32_t seed, int steps) {
       default:
         break;  // nothing is under way
     }
-    Need(pair->left->ep.Close(), "fi_close of an endpoint");
-    Need(pair->right->ep.Close(), "fi_close of an endpoint");
+    for (size_t i = 0; i < crowd.size(); ++i) {
+      Need(crowd[i].ep.Close(), "fi_close of an endpoint");
+    }
   }
   for (Fid<fid_cntr>& counter : counters) Need(counter.Close(), "fi_close of a counter");
 }

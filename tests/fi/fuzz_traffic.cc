@@ -12,6 +12,7 @@ constexpr uint64_t kRemote = FI_REMOTE_READ | FI_REMOTE_WRITE;
 constexpr size_t kMessageBytesMax = 9000;
 constexpr size_t kOutBytes = 1 << 20, kReceives = 400, kReadableBytes = 64 << 10;
 constexpr size_t kAhead = 16;  // messages for which the receives are still to be posted
+constexpr size_t kOfMulti = 4;  // messages of full length that a multi-receive has room for
 constexpr uint8_t kUntouched = 0xEE;
 
 uint8_t ByteOf(size_t number, size_t i) {
@@ -38,7 +39,8 @@ Wish Traffic::MakeWish(Dice& dice, std::vector<Fid<fid_cntr>>* counters) {
   // It has one thread, which keeps to each model.
   const auto threading = static_cast<fi_threading>(dice.Below(FI_THREAD_ENDPOINT + 1));
   wish.hints = [=](fi_info* hints) { hints->domain_attr->threading = threading; };
-  for (const uint64_t more : {FI_RMA_EVENT, FI_SOURCE, FI_SOURCE_ERR, FI_AV_USER_ID, FI_FENCE}) {
+  for (const uint64_t more :
+       {FI_RMA_EVENT, FI_SOURCE, FI_SOURCE_ERR, FI_AV_USER_ID, FI_FENCE, FI_MULTI_RECV}) {
     Wish with = wish;
     with.caps |= more;
     if (dice.Chance(50) && TryGetInfo(with, &info) == 0) wish = with;
@@ -55,14 +57,41 @@ Wish Traffic::MakeWish(Dice& dice, std::vector<Fid<fid_cntr>>* counters) {
   return wish;
 }
 
-Traffic::Traffic(Pair& pair, Dice& dice, const std::vector<Fid<fid_cntr>>& counters) : dice_(dice) {
-  has_rma_ = (pair.a().wish.caps & FI_RMA) != 0;
-  is_selective_ = pair.a().wish.tx_bind != 0;
-  for (size_t i : {0u, 1u}) {
-    Side& side = sides_[i];
-    Peer& peer = i == 0 ? pair.a() : pair.b();
+Crowd::Crowd(const Wish& wish, size_t count) {
+  Pair pair(wish);
+  peers_.push_back(std::move(pair.left));
+  peers_.push_back(std::move(pair.right));
+  addresses_ = {{0, peers_[0]->other}, {peers_[1]->other, 0}};
+  if (IsConnected()) return;
+  for (size_t next = 2; next < count; ++next) {
+    peers_.push_back(std::make_unique<Peer>(wish));
+    Peer& peer = *peers_.back();
+    peer.OpenEndpoint();
+    peer.Bind();
+    peer.Enable();
+    addresses_.emplace_back(next + 1);
+    for (size_t old = 0; old < next; ++old) {
+      addresses_[old].resize(next + 1);
+      const auto of_old = peers_[old]->Address(), of_next = peer.Address();
+      Expect(fi_av_insert(peer.av, of_old.data(), 1, &addresses_[next][old], 0, nullptr) == 1 &&
+                 fi_av_insert(peers_[old]->av, of_next.data(), 1, &addresses_[old][next], 0,
+                              nullptr) == 1,
+             "fi_av_insert of a peer's address");
+    }
+  }
+}
+
+Traffic::Traffic(Crowd& crowd, Dice& dice, const std::vector<Fid<fid_cntr>>& counters)
+    : crowd_(crowd), dice_(dice) {
+  has_rma_ = (crowd[0].wish.caps & FI_RMA) != 0;
+  has_multi_ = (crowd[0].wish.caps & FI_MULTI_RECV) != 0;
+  is_selective_ = crowd[0].wish.tx_bind != 0;
+  for (size_t i = 0; i < crowd.size(); ++i) {
+    Side& side = sides_.emplace_back();
+    Peer& peer = crowd[i];
     side.peer = &peer;
-    side.other = &sides_[1 - i];
+    side.index = i;
+    side.coming.resize(crowd.size());
     if (!counters.empty()) {
       side.tx_cntr = counters[2 * i];
       side.rx_cntr = counters[2 * i + 1];
@@ -70,6 +99,11 @@ Traffic::Traffic(Pair& pair, Dice& dice, const std::vector<Fid<fid_cntr>>& count
     side.out = std::make_unique<Memory>(peer, kOutBytes);
     side.in = std::make_unique<Memory>(peer, kReceives * kMessageBytesMax, 0, kUntouched);
     side.first_context = i * kContextsOfSide;
+    if (has_multi_) {
+      size_t least = kMessageBytesMax;
+      Need(fi_setopt(peer.ep.Base(), FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof(least)),
+           "FI_OPT_MIN_MULTI_RECV");
+    }
     if (!has_rma_) continue;
     side.written = std::make_unique<Memory>(peer, kWrittenBytes, kRemote, kUntouched);
     side.model.assign(kWrittenBytes, kUntouched);
@@ -170,35 +204,61 @@ void Traffic::Taken(Side& side, const Call& call, void* context, const Operation
   }
 }
 
-bool Traffic::PostReceive(Side& side) {
-  const size_t at = side.in_used * kMessageBytesMax;
-  if (side.in_used == kReceives) return false;
-  void* context = TakeContext(side);
-  if (context == nullptr) return false;
-  void* desc = side.in->desc();
-  fid_ep* ep = side.peer->ep;
-  const size_t most = side.peer->info->rx_attr->iov_limit;
-  const auto cut =
-      Cut(side.in->data() + at, kMessageBytesMax, 1 + dice_.Below(std::min<size_t>(most, 4)));
-  auto descs = Descs(desc);
-  long result;
-  if (cut.size() == 1 && dice_.Chance(50)) {
-    result = fi_recv(ep, cut[0].iov_base, cut[0].iov_len, desc, FI_ADDR_UNSPEC, context);
-  } else if (dice_.Chance(50)) {
-    result = fi_recvv(ep, cut.data(), descs.data(), cut.size(), FI_ADDR_UNSPEC, context);
-  } else {
-    const fi_msg message = {cut.data(), descs.data(), cut.size(), FI_ADDR_UNSPEC, context, 0};
-    result = fi_recvmsg(ep, &message, FI_COMPLETION);
+size_t Traffic::Room(const Side& side) {
+  size_t room = 0;
+  for (const Receive& receive : side.receives) {
+    if (receive.is_cancelled) continue;
+    room += receive.is_multi ? (receive.bytes - receive.used) / kMessageBytesMax : 1;
   }
+  return room;
+}
+
+size_t Traffic::Coming(const Side& side) {
+  size_t coming = 0;
+  for (const auto& messages : side.coming) coming += messages.size();
+  return coming;
+}
+
+bool Traffic::PostReceive(Side& side) {
+  Receive receive = {nullptr, side.in_used * kMessageBytesMax, kMessageBytesMax};
+  size_t slots = 1;
+  if (has_multi_ && side.in_used + kOfMulti <= kReceives && dice_.Chance(30)) {
+    receive.is_multi = true;
+    slots = kOfMulti;
+    receive.bytes = kOfMulti * kMessageBytesMax;
+  }
+  if (side.in_used + slots > kReceives) return false;
+  receive.context = TakeContext(side);
+  if (receive.context == nullptr) return false;
+  const long result = MakeReceive(side, receive);
   Expect(result == 0 || result == -FI_EAGAIN, "a receive: %s", NameOf(result).c_str());
   if (result != 0) return false;
-  ++side.in_used;
-  side.receives.push_back({context, at});
+  side.in_used += slots;
+  side.receives.push_back(receive);
   return true;
 }
 
+long Traffic::MakeReceive(Side& side, const Receive& receive) {
+  void* desc = side.in->desc();
+  fid_ep* ep = side.peer->ep;
+  const size_t most = receive.is_multi ? 1 : side.peer->info->rx_attr->iov_limit;
+  const auto cut = Cut(side.in->data() + receive.at, receive.bytes,
+                       1 + dice_.Below(std::min<size_t>(most, 4)));
+  auto descs = Descs(desc);
+  if (!receive.is_multi && cut.size() == 1 && dice_.Chance(50)) {
+    return fi_recv(ep, cut[0].iov_base, cut[0].iov_len, desc, FI_ADDR_UNSPEC, receive.context);
+  }
+  if (!receive.is_multi && dice_.Chance(50)) {
+    return fi_recvv(ep, cut.data(), descs.data(), cut.size(), FI_ADDR_UNSPEC, receive.context);
+  }
+  const fi_msg message = {cut.data(),     descs.data(),    cut.size(),
+                          FI_ADDR_UNSPEC, receive.context, 0};
+  return fi_recvmsg(ep, &message, FI_COMPLETION | (receive.is_multi ? FI_MULTI_RECV : 0));
+}
+
 void Traffic::Cancel(Side& side) {
-  if (side.receives.empty()) return;
+  // What is under way needs another receive then.
+  if (side.receives.empty() || kReceives - side.in_used < 2 * kAhead) return;
   Receive& receive = side.receives[dice_.Below(side.receives.size())];
   if (receive.is_cancelled) return;
   const long result = fi_cancel(side.peer->ep.Base(), receive.context);
@@ -208,81 +268,81 @@ void Traffic::Cancel(Side& side) {
   ++side.cancelled;
 }
 
-long Traffic::MakeSend(Side& side, const Call& call, uint8_t* data, size_t bytes, void* context) {
+long Traffic::MakeSend(Side& side, fi_addr_t to, const Call& call, uint8_t* data, size_t bytes,
+                       void* context) {
   Peer& peer = *side.peer;
   void* desc = side.out->desc();
   auto descs = Descs(desc);
   const auto cut = Cut(data, bytes, call.pieces);
   if (call.takes_flags) {
     const fi_msg message = {cut.data(), descs.data(), cut.size(),
-                            peer.other, context,      call.data.value_or(0)};
+                            to,         context,      call.data.value_or(0)};
     return fi_sendmsg(peer.ep, &message, call.flags);
   }
   if (call.is_injected) {
-    return call.data ? fi_injectdata(peer.ep, data, bytes, *call.data, peer.other)
-                     : fi_inject(peer.ep, data, bytes, peer.other);
+    return call.data ? fi_injectdata(peer.ep, data, bytes, *call.data, to)
+                     : fi_inject(peer.ep, data, bytes, to);
   }
-  if (call.data) return fi_senddata(peer.ep, data, bytes, desc, *call.data, peer.other, context);
-  if (cut.size() == 1) return fi_send(peer.ep, data, bytes, desc, peer.other, context);
-  return fi_sendv(peer.ep, cut.data(), descs.data(), cut.size(), peer.other, context);
+  if (call.data) return fi_senddata(peer.ep, data, bytes, desc, *call.data, to, context);
+  if (cut.size() == 1) return fi_send(peer.ep, data, bytes, desc, to, context);
+  return fi_sendv(peer.ep, cut.data(), descs.data(), cut.size(), to, context);
 }
 
 void Traffic::Send(Side& side) {
-  Side& other = *side.other;
-  const size_t receives = other.receives.size() - other.cancelled;
+  Side& other = AnyBut(side);
   const size_t ahead = IsReliable() ? std::min(kAhead, kReceives - other.in_used) : kAhead;
-  if (side.messages.size() >= receives + ahead) return;
+  if (Coming(other) >= Room(other) + ahead) return;
   size_t bytes = dice_.Skewed(std::min(kMessageBytesMax, side.peer->info->ep_attr->max_msg_size));
-  // By its first bytes a datagram is known from those that were lost.
-  if (!IsReliable()) bytes = std::max<size_t>(bytes, sizeof(size_t));
+  if (HaveNumbers()) bytes = std::max<size_t>(bytes, sizeof(size_t));
   const Call call = ChooseCall(side, Kind::kSend, bytes);
   void* context = TakeContext(side);
   uint8_t* data = TakeOut(side, bytes);
   if (context == nullptr || data == nullptr) return;
   const size_t number = ++numbers_;
   for (size_t i = 0; i < bytes; ++i) data[i] = ByteOf(number, i);
-  if (!IsReliable()) memcpy(data, &number, sizeof(number));
-  const long result = MakeSend(side, call, data, bytes, context);
+  if (HaveNumbers()) memcpy(data, &number, sizeof(number));
+  const long result = MakeSend(side, Address(side, other), call, data, bytes, context);
   Expect(result == 0 || result == -FI_EAGAIN, "a send of %zu bytes, flags %#llx: %s", bytes,
          static_cast<unsigned long long>(call.flags), NameOf(result).c_str());
   if (call.is_injected) memset(data, kUntouched, bytes);
   if (result != 0) return;
   Taken(side, call, context, {Kind::kSend});
-  side.messages.push_back({number, bytes, call.data});
+  other.coming[side.index].push_back({number, bytes, call.data});
 }
 
-long Traffic::MakeWrite(Side& side, const Call& call, uint8_t* data, const Range& target,
-                        void* context) {
+long Traffic::MakeWrite(Side& side, Side& other, const Call& call, uint8_t* data,
+                        const Range& target, void* context) {
   Peer& peer = *side.peer;
-  Memory& memory = *side.other->written;
+  Memory& memory = *other.written;
+  const fi_addr_t whom = Address(side, other);
   const uint64_t to = memory.Remote(target.at), key = memory.key();
   void* desc = side.out->desc();
   auto descs = Descs(desc);
   const auto cut = Cut(data, target.bytes, call.pieces);
   if (call.takes_flags) {
     const fi_rma_iov place = {to, target.bytes, key};
-    const fi_msg_rma message = {cut.data(), descs.data(), cut.size(),           peer.other, &place,
+    const fi_msg_rma message = {cut.data(), descs.data(), cut.size(),           whom, &place,
                                 1,          context,      call.data.value_or(0)};
     return fi_writemsg(peer.ep, &message, call.flags);
   }
   if (call.is_injected) {
     return call.data
-               ? fi_inject_writedata(peer.ep, data, target.bytes, *call.data, peer.other, to, key)
-               : fi_inject_write(peer.ep, data, target.bytes, peer.other, to, key);
+               ? fi_inject_writedata(peer.ep, data, target.bytes, *call.data, whom, to, key)
+               : fi_inject_write(peer.ep, data, target.bytes, whom, to, key);
   }
   if (call.data) {
-    return fi_writedata(peer.ep, data, target.bytes, desc, *call.data, peer.other, to, key,
+    return fi_writedata(peer.ep, data, target.bytes, desc, *call.data, whom, to, key,
                         context);
   }
   if (cut.size() == 1) {
-    return fi_write(peer.ep, data, target.bytes, desc, peer.other, to, key, context);
+    return fi_write(peer.ep, data, target.bytes, desc, whom, to, key, context);
   }
-  return fi_writev(peer.ep, cut.data(), descs.data(), cut.size(), peer.other, to, key, context);
+  return fi_writev(peer.ep, cut.data(), descs.data(), cut.size(), whom, to, key, context);
 }
 
 void Traffic::Write(Side& side) {
   if (!has_rma_) return;
-  Side& other = *side.other;
+  Side& other = AnyBut(side);
   const size_t at = other.written_used + dice_.Below(16), bytes = dice_.Skewed(kMessageBytesMax);
   if (at + bytes > kWrittenBytes) return;
   const Call call = ChooseCall(side, Kind::kWrite, bytes);
@@ -293,7 +353,7 @@ void Traffic::Write(Side& side) {
   for (size_t i = 0; i < bytes; ++i) data[i] = ByteOf(number, i);
   const Range range = {at, bytes};
   const std::vector<uint8_t> written(data, data + bytes);
-  const long result = MakeWrite(side, call, data, range, context);
+  const long result = MakeWrite(side, other, call, data, range, context);
   Expect(result == 0 || result == -FI_EAGAIN, "a write of %zu bytes, flags %#llx: %s", bytes,
          static_cast<unsigned long long>(call.flags), NameOf(result).c_str());
   if (call.is_injected) memset(data, kUntouched, bytes);
@@ -302,7 +362,7 @@ void Traffic::Write(Side& side) {
   std::copy(written.begin(), written.end(), other.model.begin() + static_cast<long>(at));
   if (call.data) other.events.emplace(*call.data, range);
   Taken(side, call, context,
-        {Kind::kWrite, at, bytes, 0, (call.flags & FI_DELIVERY_COMPLETE) != 0});
+        {Kind::kWrite, at, bytes, 0, &other, (call.flags & FI_DELIVERY_COMPLETE) != 0});
 }
 
 void Traffic::Read(Side& side) {
@@ -314,21 +374,23 @@ void Traffic::Read(Side& side) {
   uint8_t* data = TakeOut(side, bytes);
   if (context == nullptr || data == nullptr) return;
   Peer& peer = *side.peer;
-  Memory& memory = *side.other->readable;
+  const Side& other = AnyBut(side);
+  const fi_addr_t whom = Address(side, other);
+  Memory& memory = *other.readable;
   void* desc = side.out->desc();
   auto descs = Descs(desc);
   const auto cut = Cut(data, bytes, call.pieces);
   long result;
   if (call.takes_flags) {
     const fi_rma_iov place = {memory.Remote(from), bytes, memory.key()};
-    const fi_msg_rma message = {cut.data(), descs.data(), cut.size(), peer.other, &place,
+    const fi_msg_rma message = {cut.data(), descs.data(), cut.size(), whom, &place,
                                 1,          context,      0};
     result = fi_readmsg(peer.ep, &message, call.flags);
   } else if (cut.size() == 1) {
     result =
-        fi_read(peer.ep, data, bytes, desc, peer.other, memory.Remote(from), memory.key(), context);
+        fi_read(peer.ep, data, bytes, desc, whom, memory.Remote(from), memory.key(), context);
   } else {
-    result = fi_readv(peer.ep, cut.data(), descs.data(), cut.size(), peer.other,
+    result = fi_readv(peer.ep, cut.data(), descs.data(), cut.size(), whom,
                       memory.Remote(from), memory.key(), context);
   }
   Expect(result == 0 || result == -FI_EAGAIN, "a read of %zu bytes: %s", bytes,
@@ -364,7 +426,7 @@ void Traffic::OnTx(Side& side, const Completion& got) {
          kNames[kind], static_cast<unsigned long long>(got.flags));
   if (operation.kind == Kind::kRead) CheckRead(side, operation);
   if (operation.is_delivered) {
-    Expect(IsWritten(*side.other, {operation.at, operation.bytes}),
+    Expect(IsWritten(*operation.target, {operation.at, operation.bytes}),
            "FI_DELIVERY_COMPLETE is before the bytes");
   }
 }
@@ -377,43 +439,51 @@ void Traffic::OnRx(Side& side, const Completion& got) {
                    [&](const Receive& receive) { return receive.context == got.context; });
   Expect(found != side.receives.end(), "a completion of no receive: %s",
          NameOf(-got.error).c_str());
-  const Receive receive = *found;
-  if (got.error == 0) {
+  // Of several senders one may begin first and end last.
+  const bool is_in_order = sides_.size() == 2;
+  if (got.error == 0 && is_in_order) {
     // Those before it may still be told that they were cancelled.
     Expect(std::all_of(side.receives.begin(), found,
                        [](const Receive& earlier) { return earlier.is_cancelled; }),
            "a receive is done before one that was posted earlier");
   }
-  side.cancelled -= receive.is_cancelled;
-  side.receives.erase(found);
-  if (got.error != 0) {
-    Expect(got.error == FI_ECANCELED && receive.is_cancelled, "a receive fails: %s",
-           NameOf(-got.error).c_str());
-    return;
+  Expect(got.error == 0 || (got.error == FI_ECANCELED && found->is_cancelled),
+         "a receive fails: %s", NameOf(-got.error).c_str());
+  // A multi-receive may be told to be over without a message.
+  const bool is_message = got.error == 0 && (got.flags & FI_RECV) != 0;
+  size_t at = found->at;
+  if (found->is_multi && is_message) {
+    at = static_cast<size_t>(static_cast<const uint8_t*>(got.buf) - side.in->data());
+    Expect(at >= found->at + (is_in_order ? found->used : 0) &&
+               at + got.len <= found->at + found->bytes,
+           "a message of %zu bytes is where it can't be", got.len);
+    found->used = std::max(found->used, at + got.len - found->at);
   }
-  OnReceived(side, got, receive);
+  const Receive receive = *found;
+  if (!receive.is_multi || (got.flags & FI_MULTI_RECV) != 0) {
+    side.cancelled -= receive.is_cancelled;
+    side.receives.erase(found);
+    Expect(!receive.is_multi || side.in->IsAll(kUntouched, receive.at + receive.used,
+                                               receive.at + receive.bytes),
+           "bytes behind the last message of a multi-receive");
+  }
+  if (is_message) OnReceived(side, got, receive, at);
 }
 
-void Traffic::OnReceived(Side& side, const Completion& got, const Receive& receive) {
+void Traffic::OnReceived(Side& side, const Completion& got, const Receive& receive, size_t at) {
   ++side.received;
-  std::deque<Message>& messages = side.other->messages;
-  const uint8_t* data = side.in->data() + receive.at;
-  if (!IsReliable()) {
-    size_t number = 0;
-    memcpy(&number, data, sizeof(number));
-    while (!messages.empty() && messages.front().number != number) messages.pop_front();
-  }
-  Expect(!messages.empty(), "a message that nobody sent, or that overtook another");
-  const Message message = messages.front();
-  messages.pop_front();
+  const uint8_t* data = side.in->data() + at;
+  Message message;
+  const Side& sender = TakeMessage(side, data, &message);
   Expect((got.flags & (FI_MSG | FI_RECV)) == (FI_MSG | FI_RECV), "a receive has flags %#llx",
          static_cast<unsigned long long>(got.flags));
   Expect(got.len == message.bytes, "%zu bytes instead of %zu", got.len, message.bytes);
-  const size_t skipped = IsReliable() ? 0 : sizeof(size_t);
+  const size_t skipped = HaveNumbers() ? sizeof(size_t) : 0;
   for (size_t i = skipped; i < message.bytes; ++i) {
     Expect(data[i] == ByteOf(message.number, i), "byte %zu of %zu is wrong", i, message.bytes);
   }
-  Expect(side.in->IsAll(kUntouched, receive.at + message.bytes, receive.at + kMessageBytesMax),
+  Expect(receive.is_multi ||
+             side.in->IsAll(kUntouched, at + message.bytes, receive.at + receive.bytes),
          "bytes behind a message of %zu", message.bytes);
   const bool has_data = (got.flags & FI_REMOTE_CQ_DATA) != 0;
   Expect(has_data == message.data.has_value() && (!has_data || got.data == *message.data),
@@ -421,9 +491,28 @@ void Traffic::OnReceived(Side& side, const Completion& got, const Receive& recei
          static_cast<unsigned long long>(got.flags));
   if (!IsConnected() && (side.peer->wish.caps & FI_SOURCE) != 0 &&
       (side.peer->wish.caps & FI_AV_USER_ID) == 0) {
-    Expect(got.source == side.peer->other, "from address %#llx",
+    Expect(got.source == Address(side, sender), "from address %#llx",
            static_cast<unsigned long long>(got.source));
   }
+}
+
+const Traffic::Side& Traffic::TakeMessage(Side& side, const uint8_t* data, Message* out) {
+  size_t number = 0;
+  if (HaveNumbers()) memcpy(&number, data, sizeof(number));
+  for (const Side& sender : sides_) {
+    std::deque<Message>& messages = side.coming[sender.index];
+    const auto found = std::find_if(
+        messages.begin(), messages.end(),
+        [&](const Message& message) { return !HaveNumbers() || message.number == number; });
+    if (found == messages.end()) continue;
+    // Datagrams may be lost.
+    Expect(found == messages.begin() || !IsReliable(), "a message overtook another");
+    *out = *found;
+    messages.erase(messages.begin(), found + 1);
+    return sender;
+  }
+  Expect(false, "a message that nobody sent, or an old one");
+  return side;
 }
 
 void Traffic::OnRemoteWrite(Side& side, const Completion& got) {
@@ -450,7 +539,7 @@ bool Traffic::IsWritten(const Side& side, const Range& range) const {
 bool Traffic::IsDone() const {
   return std::all_of(std::begin(sides_), std::end(sides_), [](const Side& side) {
     return side.under_way.empty() && side.events.empty() && side.cancelled == 0 &&
-           (side.messages.empty() || !IsReliable());
+           (Coming(side) == 0 || !IsReliable());
   });
 }
 
@@ -458,8 +547,8 @@ std::string Traffic::UnderWay() const {
   std::string text;
   for (const Side& side : sides_) {
     text += " " + std::to_string(side.under_way.size()) + " operations, " +
-            std::to_string(side.messages.size()) + " messages (" +
-            std::to_string(side.other->receives.size()) + " receives), " +
+            std::to_string(Coming(side)) + " messages for " +
+            std::to_string(side.receives.size()) + " receives, " +
             std::to_string(side.events.size()) + " remote writes, " +
             std::to_string(side.cancelled) + " cancelled receives;";
   }
@@ -471,8 +560,7 @@ void Traffic::Finish() {
       [&] {
         for (Side& side : sides_) {
           if (!IsReliable()) break;
-          if (side.other->messages.size() > side.receives.size() - side.cancelled)
-            PostReceive(side);
+          if (Coming(side) > Room(side)) PostReceive(side);
         }
         Look();
         return IsDone();
