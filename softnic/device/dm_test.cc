@@ -54,14 +54,12 @@ class Dm : public ::testing::Test, protected TestPair<> {
   // A pair that it has failed is connected anew.
   WcStatus Do(const shm::SendWqe& wqe, uint32_t length) {
     a.Post(qp_a, wqe, {SgeOf(memory_a, length, mr_a.lkey)});
-    WcStatus status = Outcome(a, cq_a);
-    if (status != WcStatus::kSuccess) {
-      EXPECT_EQ(a.ToReset(qp_a), 0);
-      EXPECT_EQ(b.ToReset(qp_b), 0);
-      a.PollAll(cq_a);
-      b.PollAll(cq_b);
-      Connect(a, qp_a, b, qp_b, Service::kRc);
-    }
+    const WcStatus status = Outcome(a, cq_a);
+    if (status == WcStatus::kSuccess) return status;
+    EXPECT_EQ(a.ToReset(qp_a), 0);
+    EXPECT_EQ(b.ToReset(qp_b), 0);
+    a.PollAll(cq_a), b.PollAll(cq_b);
+    Connect(a, qp_a, b, qp_b, Service::kRc);
     return status;
   }
 
@@ -135,8 +133,7 @@ TEST_F(Dm, AtomicsAndLocalUse) {
   wqe.remote_addr = 16;
   wqe.rkey = mr_b.rkey;
   wqe.atomic.compare_add = 3;
-  a.Post(qp_a, wqe, {SgeOf(memory_a, 8, mr_a.lkey)});
-  EXPECT_EQ(Outcome(a, cq_a), WcStatus::kSuccess);
+  EXPECT_EQ(Do(wqe, 8), WcStatus::kSuccess);
   EXPECT_EQ(bytes_b[24], std::byte{3});
   // b reads with its own into a list of memory of both kinds, and nowhere.
   memory_a[64] = 11;
@@ -155,16 +152,15 @@ TEST_F(Dm, AtomicsAndLocalUse) {
 // A word across two lines of the cache would be a locked operation of all the machine's memory; and
 // an address is aligned on the wire whatever its memory is.  Spec: IBTA 9.4.5.
 TEST_F(Dm, AnAtomicsWordIsAlignedOnTheWireAndInMemory) {
-  constexpr uint32_t kOffset = 60;
   TestMr odd;
-  ASSERT_EQ(RegDm(b, dm_b, kOffset, 32, kDmAll, &odd), 0);
+  ASSERT_EQ(RegDm(b, dm_b, 60, 32, kDmAll, &odd), 0);
+  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kAtomicFetchAndAdd, 1);
+  wqe.rkey = odd.rkey;
+  wqe.atomic.compare_add = 3;
   for (uint64_t addr : {0u, 4u}) {
-    shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kAtomicFetchAndAdd, 1);
     wqe.remote_addr = addr;
-    wqe.rkey = odd.rkey;
-    wqe.atomic.compare_add = 3;
     EXPECT_EQ(Do(wqe, 8), WcStatus::kRemInvReqErr) << addr;
-    EXPECT_EQ(bytes_b[kOffset + addr], std::byte{0}) << addr;
+    EXPECT_EQ(bytes_b[60 + addr], std::byte{0}) << addr;
   }
 }
 
@@ -206,11 +202,7 @@ TEST_F(Dm, IsShown) {
 
 // Its bytes are there until the last copy is done, though the memory and its region are gone.
 TEST_F(Dm, MemoryOutlivesWhatIsUnderWay) {
-  world.dma.is_held = true;
-  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 1);
-  wqe.rkey = mr_b.rkey;
-  a.Post(qp_a, wqe, {SgeOf(memory_a, 8, mr_a.lkey)});
-  world.Settle();
+  HoldWrite(qp_a, 0, mr_b.rkey);
   shm::HandleRequest request{mr_b.handle, 0};
   uint32_t slot = b.Begin(CommandOp::kDeregMr, &request, sizeof(request));
   EXPECT_EQ(b.DoHandle(CommandOp::kFreeDm, dm_b), 0);

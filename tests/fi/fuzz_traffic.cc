@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kRemote = FI_REMOTE_READ | FI_REMOTE_WRITE;
 constexpr size_t kMessageBytesMax = 9000;
 constexpr size_t kOutBytes = 1 << 20, kReceives = 400, kReadableBytes = 64 << 10;
-constexpr size_t kAhead = 16;  // messages for which the receives are still to be posted
+constexpr size_t kAhead = 16;   // messages for which the receives are still to be posted
 constexpr size_t kOfMulti = 4;  // messages of full length that a multi-receive has room for
 constexpr uint8_t kUntouched = 0xEE;
 
@@ -242,8 +242,8 @@ long Traffic::MakeReceive(Side& side, const Receive& receive) {
   void* desc = side.in->desc();
   fid_ep* ep = side.peer->ep;
   const size_t most = receive.is_multi ? 1 : side.peer->info->rx_attr->iov_limit;
-  const auto cut = Cut(side.in->data() + receive.at, receive.bytes,
-                       1 + dice_.Below(std::min<size_t>(most, 4)));
+  const auto cut =
+      Cut(side.in->data() + receive.at, receive.bytes, 1 + dice_.Below(std::min<size_t>(most, 4)));
   auto descs = Descs(desc);
   if (!receive.is_multi && cut.size() == 1 && dice_.Chance(50)) {
     return fi_recv(ep, cut[0].iov_base, cut[0].iov_len, desc, FI_ADDR_UNSPEC, receive.context);
@@ -251,8 +251,7 @@ long Traffic::MakeReceive(Side& side, const Receive& receive) {
   if (!receive.is_multi && dice_.Chance(50)) {
     return fi_recvv(ep, cut.data(), descs.data(), cut.size(), FI_ADDR_UNSPEC, receive.context);
   }
-  const fi_msg message = {cut.data(),     descs.data(),    cut.size(),
-                          FI_ADDR_UNSPEC, receive.context, 0};
+  const fi_msg message = {cut.data(), descs.data(), cut.size(), FI_ADDR_UNSPEC, receive.context, 0};
   return fi_recvmsg(ep, &message, FI_COMPLETION | (receive.is_multi ? FI_MULTI_RECV : 0));
 }
 
@@ -326,13 +325,11 @@ long Traffic::MakeWrite(Side& side, Side& other, const Call& call, uint8_t* data
     return fi_writemsg(peer.ep, &message, call.flags);
   }
   if (call.is_injected) {
-    return call.data
-               ? fi_inject_writedata(peer.ep, data, target.bytes, *call.data, whom, to, key)
-               : fi_inject_write(peer.ep, data, target.bytes, whom, to, key);
+    return call.data ? fi_inject_writedata(peer.ep, data, target.bytes, *call.data, whom, to, key)
+                     : fi_inject_write(peer.ep, data, target.bytes, whom, to, key);
   }
   if (call.data) {
-    return fi_writedata(peer.ep, data, target.bytes, desc, *call.data, whom, to, key,
-                        context);
+    return fi_writedata(peer.ep, data, target.bytes, desc, *call.data, whom, to, key, context);
   }
   if (cut.size() == 1) {
     return fi_write(peer.ep, data, target.bytes, desc, whom, to, key, context);
@@ -383,15 +380,13 @@ void Traffic::Read(Side& side) {
   long result;
   if (call.takes_flags) {
     const fi_rma_iov place = {memory.Remote(from), bytes, memory.key()};
-    const fi_msg_rma message = {cut.data(), descs.data(), cut.size(), whom, &place,
-                                1,          context,      0};
+    const fi_msg_rma message = {cut.data(), descs.data(), cut.size(), whom, &place, 1, context, 0};
     result = fi_readmsg(peer.ep, &message, call.flags);
   } else if (cut.size() == 1) {
-    result =
-        fi_read(peer.ep, data, bytes, desc, whom, memory.Remote(from), memory.key(), context);
+    result = fi_read(peer.ep, data, bytes, desc, whom, memory.Remote(from), memory.key(), context);
   } else {
-    result = fi_readv(peer.ep, cut.data(), descs.data(), cut.size(), whom,
-                      memory.Remote(from), memory.key(), context);
+    result = fi_readv(peer.ep, cut.data(), descs.data(), cut.size(), whom, memory.Remote(from),
+                      memory.key(), context);
   }
   Expect(result == 0 || result == -FI_EAGAIN, "a read of %zu bytes: %s", bytes,
          NameOf(result).c_str());
@@ -463,8 +458,8 @@ void Traffic::OnRx(Side& side, const Completion& got) {
   if (!receive.is_multi || (got.flags & FI_MULTI_RECV) != 0) {
     side.cancelled -= receive.is_cancelled;
     side.receives.erase(found);
-    Expect(!receive.is_multi || side.in->IsAll(kUntouched, receive.at + receive.used,
-                                               receive.at + receive.bytes),
+    Expect(!receive.is_multi ||
+               side.in->IsAll(kUntouched, receive.at + receive.used, receive.at + receive.bytes),
            "bytes behind the last message of a multi-receive");
   }
   if (is_message) OnReceived(side, got, receive, at);
@@ -501,9 +496,9 @@ const Traffic::Side& Traffic::TakeMessage(Side& side, const uint8_t* data, Messa
   if (HaveNumbers()) memcpy(&number, data, sizeof(number));
   for (const Side& sender : sides_) {
     std::deque<Message>& messages = side.coming[sender.index];
-    const auto found = std::find_if(
-        messages.begin(), messages.end(),
-        [&](const Message& message) { return !HaveNumbers() || message.number == number; });
+    const auto found = std::find_if(messages.begin(), messages.end(), [&](const Message& message) {
+      return !HaveNumbers() || message.number == number;
+    });
     if (found == messages.end()) continue;
     // Datagrams may be lost.
     Expect(found == messages.begin() || !IsReliable(), "a message overtook another");
@@ -547,9 +542,8 @@ std::string Traffic::UnderWay() const {
   std::string text;
   for (const Side& side : sides_) {
     text += " " + std::to_string(side.under_way.size()) + " operations, " +
-            std::to_string(Coming(side)) + " messages for " +
-            std::to_string(side.receives.size()) + " receives, " +
-            std::to_string(side.events.size()) + " remote writes, " +
+            std::to_string(Coming(side)) + " messages for " + std::to_string(side.receives.size()) +
+            " receives, " + std::to_string(side.events.size()) + " remote writes, " +
             std::to_string(side.cancelled) + " cancelled receives;";
   }
   return text;

@@ -73,8 +73,8 @@ class Traffic {
   struct Side;
   struct Operation {
     Kind kind;
-    size_t at = 0, bytes = 0;   // read: in `out`; write: in the target
-    size_t from = 0;            // read: in the peer's `readable`
+    size_t at = 0, bytes = 0;  // read: in `out`; write: in the target
+    size_t from = 0;           // read: in the peer's `readable`
     const Side* target = nullptr;
     bool is_delivered = false;  // its completion says that the bytes are there
   };
