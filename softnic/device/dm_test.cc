@@ -58,7 +58,8 @@ class Dm : public ::testing::Test, protected TestPair<> {
     if (status == WcStatus::kSuccess) return status;
     EXPECT_EQ(a.ToReset(qp_a), 0);
     EXPECT_EQ(b.ToReset(qp_b), 0);
-    a.PollAll(cq_a), b.PollAll(cq_b);
+    a.PollAll(cq_a);
+    b.PollAll(cq_b);
     Connect(a, qp_a, b, qp_b, Service::kRc);
     return status;
   }
