@@ -208,6 +208,14 @@ std::vector<uint8_t> Peer::Address() {
   return address;
 }
 
+fi_addr_t Peer::Insert(Peer& another) {
+  const auto address = another.Address();
+  fi_addr_t inserted = FI_ADDR_UNSPEC;
+  Expect(fi_av_insert(av, address.data(), 1, &inserted, 0, nullptr) == 1,
+         "fi_av_insert of a peer's address");
+  return inserted;
+}
+
 Pair::Pair(const Wish& a, const Wish& b) {
   if (IsConnected()) {
     Connect(a, b);
@@ -224,10 +232,8 @@ void Pair::Introduce(const Wish& a, const Wish& b) {
     peer->Bind();
     peer->Enable();
   }
-  const auto of_left = left->Address(), of_right = right->Address();
-  Expect(fi_av_insert(left->av, of_right.data(), 1, &left->other, 0, nullptr) == 1 &&
-             fi_av_insert(right->av, of_left.data(), 1, &right->other, 0, nullptr) == 1,
-         "fi_av_insert of a peer's address");
+  left->other = left->Insert(*right);
+  right->other = right->Insert(*left);
 }
 
 Listener::Listener(const Wish& wish) : info(GetInfo(wish)) {

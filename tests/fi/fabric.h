@@ -167,6 +167,8 @@ class Peer : public Ground {
   void Bind();
   void Enable();
   std::vector<uint8_t> Address();
+  // Another's address, put into the AV; what it is to this one.
+  fi_addr_t Insert(Peer& another);
 
   Wish wish;
   Fid<fid_av> av;

@@ -58,25 +58,23 @@ Wish Traffic::MakeWish(Dice& dice, std::vector<Fid<fid_cntr>>* counters) {
 }
 
 Crowd::Crowd(const Wish& wish, size_t count) {
-  Pair pair(wish);
-  peers_.push_back(std::move(pair.left));
-  peers_.push_back(std::move(pair.right));
-  addresses_ = {{0, peers_[0]->other}, {peers_[1]->other, 0}};
-  if (IsConnected()) return;
-  for (size_t next = 2; next < count; ++next) {
-    peers_.push_back(std::make_unique<Peer>(wish));
-    Peer& peer = *peers_.back();
+  if (IsConnected()) {
+    Pair pair(wish);
+    addresses_ = {{0, pair.a().other}, {pair.b().other, 0}};
+    peers_.push_back(std::move(pair.left));
+    peers_.push_back(std::move(pair.right));
+    return;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    Peer& peer = *peers_.emplace_back(std::make_unique<Peer>(wish));
     peer.OpenEndpoint();
     peer.Bind();
     peer.Enable();
-    addresses_.emplace_back(next + 1);
-    for (size_t old = 0; old < next; ++old) {
-      addresses_[old].resize(next + 1);
-      const auto of_old = peers_[old]->Address(), of_next = peer.Address();
-      Expect(fi_av_insert(peer.av, of_old.data(), 1, &addresses_[next][old], 0, nullptr) == 1 &&
-                 fi_av_insert(peers_[old]->av, of_next.data(), 1, &addresses_[old][next], 0,
-                              nullptr) == 1,
-             "fi_av_insert of a peer's address");
+  }
+  addresses_.assign(count, std::vector<fi_addr_t>(count));
+  for (size_t from = 0; from < count; ++from) {
+    for (size_t to = 0; to < count; ++to) {
+      if (from != to) addresses_[from][to] = peers_[from]->Insert(*peers_[to]);
     }
   }
 }
