@@ -441,6 +441,7 @@ class Stage {
     const uint64_t places[] = {0, 4, 64, 68};
     uint64_t at = places[input.Take<uint8_t>() % 4];
     uint32_t word;
+    if (at + sizeof(word) > queue->bytes) return;  // a counter's page has the first line only
     std::memcpy(&word, static_cast<std::byte*>(queue->memory) + at, sizeof(word));
     word += static_cast<uint32_t>(static_cast<int32_t>(input.Take<int8_t>()));
     if (input.Take<uint8_t>() % 4 == 0) word = input.Take<uint32_t>();
