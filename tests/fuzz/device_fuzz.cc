@@ -3,9 +3,8 @@
 // memory holds what it would without the hostile one.
 //
 //   alice, bob   honest, connected to each other by RC; bob's vault is open to that connection
-//   mallory      hostile, on alice's NIC; bob has connected a second QP to her, and a UD QP
-//   listens.
-//                To these she may send, and write into the window that bob opened to her; bob's
+//   mallory      hostile, on alice's NIC; bob has a second QP connected to her and a UD QP that
+//                listens: to these she may send, and write into the window he opened to her. His
 //                other memory is none of hers, though she knows all addresses and keys.
 #include <algorithm>
 #include <array>
