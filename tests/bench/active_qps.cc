@@ -8,17 +8,20 @@
 // With a count of 1 and a window of 1 it is the round trip of a process that writes to itself.
 #include <infiniband/verbs.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "tests/bench/machine.h"
 #include "tests/conformance/connect_rc.h"
 
 namespace {
+
+using verbena::bench::Median;
 
 constexpr uint32_t kGidIndex = 1;
 constexpr size_t kSlotBytes = 64;  // of memory, for each QP; written to the latter half
@@ -114,12 +117,6 @@ class Group {
   size_t next_ = 0;
 };
 
-double Median(std::vector<double>& values) {
-  auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -144,7 +141,7 @@ int main(int argc, char** argv) {
   }
   printf("{");
   for (size_t i = 0; i < groups.size(); ++i) {
-    printf("%s\"%zu\": %.1f", i == 0 ? "" : ", ", groups[i]->size(), Median(times[i]));
+    printf("%s\"%zu\": %.1f", i == 0 ? "" : ", ", groups[i]->size(), Median(std::move(times[i])));
   }
   printf("}\n");
   groups.clear();

@@ -18,7 +18,11 @@
 #include <thread>
 #include <vector>
 
+#include "tests/bench/machine.h"
+
 namespace {
+
+using verbena::bench::Median;
 
 constexpr int kBatch = 100;
 constexpr int kTimeoutMs = 2000;
@@ -145,12 +149,6 @@ class Tcp {
   int listener_ = -1;
   sockaddr_in address_;
 };
-
-double Median(std::vector<double> values) {
-  auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 template <typename Kind>
 double Measure(Kind& kind, int connections) {

@@ -118,9 +118,10 @@ def rate(case, rounds):
                0.05 if (kind, backend) == ("write", "mapped") else None, ">=")
 
 
-def active_qps(case, instance, counts, window, operations, rounds):
-    process = case.run([case.program("active_qps"), counts, str(window), str(operations),
-                        str(rounds)], 120, env=instance.env())
+def by_qps(case, program, counts, window, operations, rounds, env=None):
+    """Nanoseconds an operation, by the number of QPs as it stands in `counts`."""
+    process = case.run([case.program(program), counts, str(window), str(operations), str(rounds)],
+                       120, env=env)
     return json.loads(process.out)
 
 
@@ -132,19 +133,25 @@ def qps(case, rounds):
     trips, lines = [], []
     for _ in range(rounds):
         lines.append(reference(case, 1).get("line_round_trip_us", 0) * 1000)
-        trips.append(active_qps(case, instance, "1", 1, 300_000, 1)["1"])
+        trips.append(by_qps(case, "active_qps", "1", 1, 300_000, 1, instance.env())["1"])
     figure("round trip of a process that writes to itself", statistics.median(trips), "ns",
            "a cache line there and back", statistics.median(lines), 4)
     few, many = "10", "10000"
+    ways = ((1, 50_000), (128, 200_000))  # messages under way, and in all
+    runs = max(1, rounds // 3)
     for backend in ("mapped", "process"):
         harness.force_dma(backend)
         before_kb = instance.rss_kb()
-        for window, operations in ((1, 50_000), (128, 200_000)):
-            costs = active_qps(case, instance, f"{few},{many}", window, operations,
-                               max(1, rounds // 3))
+        for window, operations in ways:
+            costs = by_qps(case, "active_qps", f"{few},{many}", window, operations, runs,
+                           instance.env())
             figure(f"{many} QPs in turn, {window} under way, {backend}", costs[many], "ns",
                    f"{few} QPs", costs[few], 1.2)
         case.note(f"{backend}: {instance.rss_kb() - before_kb} KB more in the daemon")
+    for window, operations in ways:
+        costs = by_qps(case, "bare_qps", f"{few},{many}", window, operations, runs)
+        figure(f"{many} bare rings in turn, {window} under way", costs[many], "ns",
+               f"{few} bare rings", costs[few])
 
 
 def bandwidth(case, rounds):
@@ -313,7 +320,7 @@ def run_case(function):
 
 def main():
     kind, rounds = sys.argv[1], int(sys.argv[2])
-    harness.need_programs("reference")
+    harness.need_programs("reference", "bare_qps")
     benches = {"latency": latency, "rate": rate, "qps": qps, "bandwidth": bandwidth, "wire": wire, "domains": domains,
                "connections": connections}
     return run_case(lambda case: benches[kind](case, rounds))

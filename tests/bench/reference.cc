@@ -31,25 +31,18 @@
 #include <cstring>
 #include <vector>
 
+#include "tests/bench/machine.h"
+
 namespace {
+
+using verbena::bench::Median;
+using verbena::bench::PinTo;
+using verbena::bench::TwoCpus;
 
 using Clock = std::chrono::steady_clock;
 
 double Microseconds(Clock::duration d) {
   return std::chrono::duration<double, std::micro>(d).count();
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-
-void PinTo(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  sched_setaffinity(0, sizeof(set), &set);
 }
 
 void Wait(std::atomic<uint32_t>* word, uint32_t while_value) {
@@ -298,19 +291,6 @@ double VmRoundTrip(Target& waiting, Target& spinning, int rounds) {
   }
   double clock = MedianOf(rounds, [] {});
   return Median(times) - 2 * clock;
-}
-
-// The first two CPUs we may use; one twice if there is no other.
-void TwoCpus(int* first, int* second) {
-  cpu_set_t allowed;
-  sched_getaffinity(0, sizeof(allowed), &allowed);
-  *first = *second = -1;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed)) continue;
-    (*first < 0 ? *first : *second) = cpu;
-    if (*second >= 0) return;
-  }
-  *second = *first;
 }
 
 void PrintCrowded(int scale) {

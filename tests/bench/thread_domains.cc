@@ -5,7 +5,6 @@
 //   thread_domains BATCHES
 #include <infiniband/verbs.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,9 +13,12 @@
 #include <thread>
 #include <vector>
 
+#include "tests/bench/machine.h"
 #include "tests/conformance/connect_rc.h"
 
 namespace {
+
+using verbena::bench::Median;
 
 constexpr int kPostsPerBatch = 16;
 constexpr int kGidIndex = 1;
@@ -118,12 +120,6 @@ class Loop {
   ibv_cq* cq_ = nullptr;
   ibv_qp* qp_ = nullptr;
 };
-
-double Median(std::vector<double>& values) {
-  auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 double Measure(ibv_context* context, bool with_td, int thread_count, int batches) {
   std::vector<std::unique_ptr<Loop>> loops;
