@@ -85,9 +85,24 @@ def measure(case, pair, way, ms):
             for record in records}
 
 
+def relay(case, pair, ms):
+    """Half a round trip, in µs, of two programs that have a process each send for them."""
+    port = str(harness.free_port())
+
+    def argv(own, peer, *words):
+        return [case.program("relay"), own.address, peer.address, port, *words]
+
+    answers = pair.server.spawn(case, argv(pair.server, pair.client, "answers"), name="server")
+    done = pair.client.run(case, argv(pair.client, pair.server, "asks", str(ms)), 30, name="client")
+    answers.expect_exit(10)
+    return json.loads(done.out)["half_us"]
+
+
 def compare(case, pair, ways, rounds, ms, is_here):
-    values, units = {}, {}
+    values, units, relays = {}, {}, []
     for _ in range(rounds):
+        if not is_here:
+            relays.append(relay(case, pair, ms))
         for way in ways:
             for key, (value, unit) in measure(case, pair, way, ms).items():
                 values.setdefault((way, *key), []).append(value)
@@ -97,6 +112,9 @@ def compare(case, pair, ways, rounds, ms, is_here):
     for (way, test, size), value in median.items():
         if way.backend is None:
             continue
+        if relays and (test, size) == ("pingpong", SIZES[0]):
+            figure(f"fi: {way.endpoint} {test}, {size} B, two hosts, {way.backend}", value,
+                   units[test, size], "a relay of four processes", statistics.median(relays))
         for other in ways:
             if other.backend is None and other.endpoint == way.endpoint:
                 figure(f"fi: {way.endpoint} {test}, {size} B, {where}, {way.backend}", value,
@@ -117,5 +135,5 @@ def run(case, rounds, ms=60):
 
 
 if __name__ == "__main__":
-    harness.need_programs("fi_perf")
+    harness.need_programs("fi_perf", "relay")
     sys.exit(run_case(lambda case: run(case, *map(int, sys.argv[1:]))))
