@@ -111,9 +111,26 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
     network->config.addresses.push_back({found->gid, first->index});
   }
   network->mtu_bytes = PathMtuOf(*network);
+  bool shares_interface = false;
+  UdpPortError error;
+  for (int attempt = 1; !OpenPort(network.get(), &error); ++attempt) {
+    if (error.kind != UdpPortErrorKind::kPortBusy) return Explain(error);
+    if (attempt < kBusyAttempts) {
+      usleep(kBusyPauseUs);
+      continue;
+    }
+    // Another NIC on this interface has the link-local address, which nobody asked for here.
+    const bool is_given = network->config.addresses.size() == network->given;
+    if (is_given || error.address.gid != link_local) return Explain(error);
+    network->config.addresses.pop_back();
+    link_local = {};
+    shares_interface = true;
+  }
   NicConfig config = MakeNicConfig(name_prefix, network->nic, network->mtu_bytes);
   if (!spec.name.empty()) config.name = spec.name;
-  if (!first->loopback) std::copy(first->mac.begin(), first->mac.end(), config.mac);
+  if (!first->loopback && !shares_interface) {
+    std::copy(first->mac.begin(), first->mac.end(), config.mac);
+  }
   config.ipv4 = 0;
   for (const NicAddress& address : spec.addresses) {
     if (config.ipv4 == 0) config.ipv4 = Ipv4Of(address.gid);
@@ -125,13 +142,6 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
     if (address.gid != link_local) config.gids.push_back(address.gid);
   }
   network->name = config.name;
-  UdpPortError error;
-  for (int attempt = 1; !OpenPort(network.get(), &error); ++attempt) {
-    if (error.kind != UdpPortErrorKind::kPortBusy || attempt == kBusyAttempts) {
-      return Explain(error);
-    }
-    usleep(kBusyPauseUs);
-  }
   out->push_back(std::move(config));
   networks_.push_back(std::move(network));
   return "";

@@ -3,9 +3,9 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <string_view>
+
+#include "core/base/read_file.h"
 
 namespace verbena::softnic {
 
@@ -95,14 +95,12 @@ std::string ParseNetIo(std::string_view value, transport::NetIo* out) {
 }
 
 std::string ReadFaults(const std::string& path, transport::tap::FaultRules* out) {
-  std::ifstream in(path);
-  std::stringstream text;
-  if (!in || !(text << in.rdbuf())) {
-    // An empty file leaves nothing to copy, which is no error of reading it.
-    if (!in.is_open()) return "--faults=" + path + ": can't be read: " + strerror(errno);
+  std::string text;
+  if (const int error = ReadFile(path, kSettingsFileBytesMax, &text); error != 0) {
+    return "--faults=" + path + ": can't be read: " + strerror(error);
   }
   std::string error;
-  if (ParseFaultRules(text.str(), out, &error)) return "";
+  if (ParseFaultRules(text, out, &error)) return "";
   return path + ": " + error;
 }
 

@@ -1,9 +1,9 @@
 // `verbena capture`, `verbena trace`, `verbena fault`: a running instance's packets recorded, or
 // broken by rules.
 #include <cstdio>
-#include <fstream>
-#include <sstream>
+#include <cstring>
 
+#include "core/base/read_file.h"
 #include "core/client/instance.h"
 #include "tools/cli/admin.h"
 #include "tools/cli/commands.h"
@@ -56,11 +56,8 @@ int Record(const std::string& kind, const Arguments& arguments) {
 int Fault(const Arguments& arguments) {
   std::string rules;
   if (arguments.action == "set") {
-    std::ifstream in(arguments.file);
-    if (!in.is_open()) return Fail("cannot read " + arguments.file + ".");
-    std::stringstream text;
-    text << in.rdbuf();
-    rules = text.str();
+    const int error = ReadFile(arguments.file, kSettingsFileBytesMax, &rules);
+    if (error != 0) return Fail("cannot read " + arguments.file + ": " + strerror(error) + ".");
   }
   json::object reply;
   const bool replaces = arguments.action != "report";

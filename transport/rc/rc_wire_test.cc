@@ -2,6 +2,8 @@
 // resources, credits, acknowledgements out of place.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "transport/rc/rc_script.h"
 
 namespace verbena::transport::rc {
@@ -99,6 +101,52 @@ TEST_F(RcScript, DuplicateOfAnAtomicUnderWayIsNotExecuted) {
   FinishPlacement();
   EXPECT_EQ(NextResponse().opcode, Opcode::kAtomicAcknowledge);
   ExpectSilence();
+}
+
+class RcLongScript : public RcScript {
+ protected:
+  static constexpr uint32_t kPduBytes = 64 * kMtu;
+
+  RcLongScript() : RcScript(LongPdus()) {}
+  static RcPairOptions LongPdus() {
+    RcPairOptions options;
+    options.max_pdu_bytes = kPduBytes;
+    return options;
+  }
+  // WRITEs that take PSNs `from` to `from` + `count` - 1.
+  void PassPsns(uint32_t from, uint32_t count) {
+    holds_placements_ = true;
+    for (uint32_t psns; count > 0; count -= psns, from += psns) {
+      psns = std::min(count, kPduBytes / kMtu);
+      Pdu write = Request(Opcode::kWriteOnly, from & Psn::kMask, psns * kMtu);
+      write.ack_request = false;
+      Deliver(write);
+      FinishPlacement();
+    }
+    holds_placements_ = false;
+  }
+};
+
+TEST_F(RcLongScript, AtomicsOfOnePsnAreToldApartAfterAWholeTurn) {  //= IBTA C9-150 test
+  constexpr uint32_t kTurn = Psn::kMask + 1;
+  Pdu add = Request(Opcode::kFetchAdd, 100);
+  add.swap_or_add = 1;
+  Deliver(add);
+  NextResponse();
+  add.psn = Psn(101);
+  Deliver(add);
+  EXPECT_EQ(NextResponse().atomic_original, 1u);
+  PassPsns(102, kTurn - 1);
+
+  holds_placements_ = true;
+  Deliver(add);
+  Deliver(add);  // a duplicate of what is under way, not of the old one
+  ExpectSilence();
+  FinishPlacement();  // with another result
+  EXPECT_EQ(NextResponse().atomic_original, 0u);
+  ExpectSilence();
+  Deliver(add);
+  EXPECT_EQ(NextResponse().atomic_original, 0u) << "the result of one turn ago";
 }
 
 TEST_F(RcScript, MoreReadsThanAgreedAreInvalid) {  //= IBTA 9.7.4.1.5 test

@@ -363,6 +363,22 @@ void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op)
   message_.next_addr += bytes;
 }
 
+bool Responder::IsAtomicUnderWay(Psn psn) const {
+  for (uint32_t i = 0; i < ops_.size(); ++i) {
+    if (ops_[i].kind == OpKind::kAtomic && ops_[i].psn == psn) return true;
+  }
+  return false;
+}
+
+// The newest first: an older one of this PSN is of 2^24 PSNs ago.
+const Responder::AtomicResource* Responder::FindAtomic(Psn psn) const {
+  for (uint32_t age = 1; age <= atomics_valid_; ++age) {
+    const AtomicResource& saved = atomics_[(atomics_next_ + atomics_size_ - age) % atomics_size_];
+    if (saved.psn == psn) return &saved;
+  }
+  return nullptr;
+}
+
 // Spec: IBTA C9-105 and following: SEND and WRITE are acknowledged again and not executed, a READ
 // is read again, an atomic is answered from its saved result, an ATOMIC_WRITE or FLUSH as before.
 void Responder::ExecuteDuplicate(const Pdu& pdu, const OpcodeInfo& info) {
@@ -371,14 +387,13 @@ void Responder::ExecuteDuplicate(const Pdu& pdu, const OpcodeInfo& info) {
     return;
   }
   if (info.is_atomic) {
-    for (uint32_t i = 0; i < atomics_valid_; ++i) {
-      if (atomics_[i].psn != pdu.psn) continue;
+    if (IsAtomicUnderWay(pdu.psn)) return;
+    if (const AtomicResource* saved = FindAtomic(pdu.psn); saved != nullptr) {
       Op& op = PushOp(OpKind::kAtomicReplay, pdu.psn, PsnCount{1});
-      op.original = atomics_[i].original;
+      op.original = saved->original;
       op.is_duplicate = true;
-      return;
     }
-    return;  // still being executed, or too old: silence, IBTA 9.9.3 class D
+    return;  // too old, or still being executed: silence, IBTA 9.9.3 class D
   }
   if (info.is_atomic_write) return ReplayAtomicWrite(pdu);
   if (info.is_flush) return ReplayFlush(pdu);

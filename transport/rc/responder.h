@@ -199,6 +199,8 @@ class Responder {
   bool FlushOne(Completion& out);
   void Fill(const ReceiveCompletion& in, Completion& out) const;
   void SaveAtomic(Psn psn, uint64_t original);
+  const AtomicResource* FindAtomic(Psn psn) const;
+  bool IsAtomicUnderWay(Psn psn) const;
   PsnCount PsnsOf(uint32_t bytes) const {
     return {bytes <= mtu_bytes_
                 ? 1
