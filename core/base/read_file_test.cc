@@ -3,14 +3,13 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
 
 namespace verbena {
 namespace {
 
 TEST(ReadFile, AWholeFile) {
-  const std::string path = std::string(getenv("TEST_TMPDIR")) + "/file";
+  const std::string path = testing::TempDir() + "/read_file";
   const std::string text(10'000, 'x');
   std::ofstream(path) << text;
   std::string read = "before";

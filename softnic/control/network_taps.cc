@@ -30,6 +30,10 @@ RecordingStatus StatusOfFile(const tap::Recording& file) {
 
 }  // namespace
 
+const char* NameOf(RecordingKind kind) {
+  return kind == RecordingKind::kCapture ? "capture" : "trace";
+}
+
 NetworkTaps::NetworkTaps(Device* device, std::vector<TapTarget> targets,
                          std::optional<uint64_t> seed)
     : device_(device), plan_(seed) {
@@ -86,13 +90,17 @@ void NetworkTaps::SetFaults(Instant now, tap::FaultRules rules) {
 }
 
 template <typename File>
-void NetworkTaps::Start(Recorder<File>* recorder, Instant now, int fd, uint64_t limit_bytes) {
+void NetworkTaps::Start(Recorder<File>* recorder, RecordingKind kind, Instant now, int fd,
+                        uint64_t limit_bytes) {
   Stop(recorder);
   recorder->last = {};
   recorder->sink = std::make_unique<tap::FdSink>(fd);
   tap::RecordingOptions options;
   options.limit_bytes = limit_bytes;
   options.wall_offset = {WallClockNs() - now.ns};
+  options.on_end = [this, kind](const tap::Recording& file) {
+    if (on_end_) on_end_(kind, StatusOfFile(file).error);
+  };
   recorder->file = std::make_unique<File>(recorder->sink.get(), options);
   Restack();
 }
@@ -111,8 +119,8 @@ void NetworkTaps::Stop(Recorder<File>* recorder) {
 }
 
 void NetworkTaps::StartRecording(RecordingKind kind, Instant now, int fd, uint64_t limit_bytes) {
-  if (kind == RecordingKind::kCapture) return Start(&capture_, now, fd, limit_bytes);
-  Start(&trace_, now, fd, limit_bytes);
+  if (kind == RecordingKind::kCapture) return Start(&capture_, kind, now, fd, limit_bytes);
+  Start(&trace_, kind, now, fd, limit_bytes);
 }
 
 RecordingStatus NetworkTaps::StopRecording(RecordingKind kind) {
@@ -140,8 +148,7 @@ std::vector<std::string> NetworkTaps::EndRecordings() {
     if (!is_there) continue;
     const RecordingStatus status = StopRecording(kind);
     if (status.error.empty()) continue;
-    const char* name = kind == RecordingKind::kCapture ? "capture" : "trace";
-    errors.push_back(std::string("the ") + name + " ended early: " + status.error);
+    errors.push_back(std::string("the ") + NameOf(kind) + " ended early: " + status.error);
   }
   return errors;
 }

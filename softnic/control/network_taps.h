@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@ struct TapTarget {
 
 // A capture writes pcapng, a trace lines of text.
 enum class RecordingKind : uint8_t { kCapture, kTrace };
+const char* NameOf(RecordingKind kind);
 
 struct RecordingStatus {
   bool is_running = false;
@@ -51,6 +53,10 @@ class NetworkTaps {
   void StartRecording(RecordingKind kind, Instant now, int fd, uint64_t limit_bytes);
   RecordingStatus StopRecording(RecordingKind kind);
   RecordingStatus StatusOf(RecordingKind kind) const;
+  // Called on the shard's thread with why a recording ended by itself. Set before there is one.
+  void OnRecordingEnd(std::function<void(RecordingKind kind, const std::string& why)> callback) {
+    on_end_ = std::move(callback);
+  }
   // As the instance ends: those that run are written as far as can be. What is wrong with any.
   std::vector<std::string> EndRecordings();
 
@@ -74,7 +80,8 @@ class NetworkTaps {
   // Whose packets of a NIC are, for captures and traces.
   transport::tap::PacketComment CommentOf(uint32_t nic) const;
   template <typename File>
-  void Start(Recorder<File>* recorder, Instant now, int fd, uint64_t limit_bytes);
+  void Start(Recorder<File>* recorder, RecordingKind kind, Instant now, int fd,
+             uint64_t limit_bytes);
   template <typename File>
   void Stop(Recorder<File>* recorder);
 
@@ -83,6 +90,7 @@ class NetworkTaps {
   Recorder<transport::tap::Capture> capture_;
   Recorder<transport::tap::Trace> trace_;
   std::vector<Chain> chains_;
+  std::function<void(RecordingKind kind, const std::string& why)> on_end_;
 };
 
 }  // namespace verbena::softnic

@@ -97,7 +97,8 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
     }
     if (transport::PathMtuFor(interface->mtu) == 0) {
       return "--nic ip=" + address.text + ": the MTU of " + interface->name + ", " +
-             std::to_string(interface->mtu) + ", is too small for RoCE; 512 is the least";
+             std::to_string(interface->mtu) + ", is too small for RoCE; " +
+             std::to_string(transport::kInterfaceMtuMin) + " is the least";
     }
     if (first == nullptr) first = interface;
     if (transport::IsLinkLocal(address.gid)) link_local = address.gid;
@@ -237,6 +238,10 @@ void Networks::TellErrors(boost::asio::io_context& io, const Log& log) {
       boost::asio::post(io, [log, line = name + ": " + text] { log.Info(line); });
     });
   }
+  taps_->OnRecordingEnd([&io, log](RecordingKind kind, const std::string& why) {
+    const std::string line = std::string("the ") + NameOf(kind) + " ended: " + why;
+    boost::asio::post(io, [log, line] { log.Info(line); });
+  });
 }
 
 void Networks::AwaitChanges(const Log& log) {

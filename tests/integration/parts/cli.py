@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import pwd
 import re
 import resource
@@ -208,6 +209,18 @@ def full_disk_ends_no_capture_quietly(case):
                          env=shared_env(case))
     check(process.wait(15) == 1, "an empty capture passed for one")
     check("disk is full" in process.err, f"said: {process.err}")
+    # On a running instance: its log says so, the file is let go, and traffic goes on.
+    instance = case.instance(flags=["--wire=1"])
+    env = instance.env()
+    case.run([VERBENA, "capture", "start", "/dev/full"], 10, env=env)
+    case.run(["sh", "-c", pingpong()], 20, env=env)
+    said = "the capture ended: capture stopped after 0 packets: the disk is full"
+    wait_for(lambda: said in instance.daemon.err, 10, "the log tells that the capture ended")
+    files = pathlib.Path(f"/proc/{instance.daemon.pid}/fd")
+    check("/dev/full" not in {os.readlink(file) for file in files.iterdir()}, "its file stays open")
+    case.run(["sh", "-c", pingpong()], 20, env=env)
+    process = case.spawn([VERBENA, "capture", "stop"], env=env)
+    check(process.wait(10) == 1 and "disk is full" in process.err, f"said: {process.err}")
 
 
 CHECK_CAPTURE = ROOT / "tests" / "wire_tools" / "check_capture.py"
@@ -326,6 +339,8 @@ def faults_of_a_running_instance(case):
     check("seed 5\n" in report and report.rstrip().endswith(", fired 1"), f"reported: {report}")
     bad = case.spawn([VERBENA, "fault", "set", rules_file(case, "dorp\n")], env=env)
     check(bad.wait(10) == 1 and "dorp" in bad.err, f"said: {bad.err}")
+    unread = case.spawn([VERBENA, "fault", "set", case.dir], env=env)
+    check(unread.wait(10) == 1 and "directory" in unread.err, f"said: {unread.err}")
     check(fault("report") == report, "wrong rules replaced the others")
     check(fault("clear") == "No fault rules.\n", "some rules are left")
 

@@ -5,10 +5,10 @@ import os
 import re
 import signal
 
-from harness import (PYTHON, ROOT, STAGE, Spec, check, clean_environment, free_port, is_listening,
+from harness import (PYTHON, ROOT, STAGE, Instance, Spec, check, clean_environment, free_port, is_listening,
                      wait_for)
-from hosts import (ADDRESSES, DEVICES, INTERFACE, IPV4, IPV6, LINK_LOCAL, Namespace, Pair, join,
-                   pair_on, two_hosts)
+from hosts import (ADDRESSES, DEVICES, INTERFACE, IPV4, IPV6, LINK_LOCAL, Host, Namespace, Pair,
+                   join, pair_on, two_hosts)
 from parts.pair import run_pair
 from parts.perftest import SERVICES, check_table, run_tool, table_rows, variants
 from parts.pingpong import run_pingpong
@@ -192,6 +192,28 @@ def errors_are_clear(case):
     program = case.spawn(holder, name="holder")
     program.wait_for_output("held", 10)
     refused(case, right, f"ip={ADDRESSES[1][1]}", "4791", "python3", str(program.pid))
+
+
+def nics_share_an_interface(case):
+    """Two of one instance, and one of another. Its link-local address is the first one's."""
+    left, right = Namespace(case, "left"), Namespace(case, "right")
+    join(left, right, 4200)
+    addresses = ["10.77.0.1", "10.77.0.11", "10.77.0.12"]
+    for address in addresses[1:]:
+        left.do("ip", "address", "add", f"{address}/24", "dev", INTERFACE)
+    two = Instance(case, nics=None, flags=[f"--nic=ip={address}" for address in addresses[:2]],
+                   wrapper=left.enter([]))
+    third = left.nic(addresses[2:])
+    client = right.nic(ADDRESSES[1][:1])
+    gids = []
+    for instance, device, address in ((two, DEVICES[0], addresses[0]),
+                                      (two, DEVICES[1], addresses[1]),
+                                      (third.instance, DEVICES[0], addresses[2])):
+        host = Host(instance, address, left)
+        out = host.run(case, ["ibv_devinfo", "-v", "-d", device], 10).out
+        gids += re.findall(r"GID\[  0\]:\s+(fe80:\S+?),?\s", out)
+        run_tool(case, Pair(host, client, IPV4, (device, DEVICES[0])), "ib_write_bw", [], 500)
+    check(len(set(gids)) >= 2 and gids[0] not in gids[1:], f"their GIDs 0 are {gids}")
 
 
 def small_mtus(case):
@@ -400,6 +422,7 @@ def cases(thorough):
     specs += [
         Spec("up, run, status and down on two hosts", up_run_down, 60),
         Spec("missing addresses, busy ports and nonsense", errors_are_clear, 60),
+        Spec("NICs share an interface", nics_share_an_interface, 60),
         Spec("small interface MTUs", small_mtus, 60),
         Spec("an interface goes down and returns", interface_goes_down, 60),
         Spec("an address is taken away and given back", address_goes_away, 60),

@@ -16,7 +16,12 @@ FdSink::FdSink(int fd) : fd_(fd) {
   is_regular_ = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
 }
 
-FdSink::~FdSink() { close(fd_); }
+FdSink::~FdSink() { Close(); }
+
+void FdSink::Close() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
 
 int64_t FdSink::Write(const std::byte* bytes, uint32_t length) {
   uint32_t done = 0;
@@ -44,13 +49,14 @@ int64_t FdSink::Write(const std::byte* bytes, uint32_t length) {
   return done;
 }
 
-void FdSink::Unwrite(uint32_t length) {
-  if (!is_regular_ || length > written_) return;
+bool FdSink::Unwrite(uint32_t length) {
+  if (!is_regular_ || length > written_) return false;
   const off_t end = lseek(fd_, 0, SEEK_CUR);
   // What can't be cut off stays: readers of pcapng stop before half a block.
-  if (end < static_cast<off_t>(length) || ftruncate(fd_, end - length) != 0) return;
+  if (end < static_cast<off_t>(length) || ftruncate(fd_, end - length) != 0) return false;
   written_ -= length;
   lseek(fd_, end - length, SEEK_SET);
+  return true;
 }
 
 }  // namespace verbena::transport::tap

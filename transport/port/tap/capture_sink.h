@@ -12,8 +12,10 @@ class CaptureSink {
   virtual ~CaptureSink() = default;
   // Takes some of the bytes without waiting for a reader: how many (0: none now), or -errno.
   virtual int64_t Write(const std::byte* bytes, uint32_t length) = 0;
-  // Takes back the last `length` bytes, half a block that could not be completed, if it can.
-  virtual void Unwrite(uint32_t length) {}
+  // Takes back the last `length` bytes, half a block that could not be completed. False: it can't.
+  virtual bool Unwrite(uint32_t /*length*/) { return false; }
+  // Nothing is written any more.
+  virtual void Close() {}
 };
 
 // A file, pipe or socket. A slow reader of a pipe costs packets of the capture, never the NIC's
@@ -28,7 +30,8 @@ class FdSink : public CaptureSink {
   FdSink& operator=(const FdSink&) = delete;
 
   int64_t Write(const std::byte* bytes, uint32_t length) override;
-  void Unwrite(uint32_t length) override;
+  bool Unwrite(uint32_t length) override;
+  void Close() override;
 
  private:
   int fd_;

@@ -169,20 +169,34 @@ TEST_F(CaptureTest, AFullDiskEndsTheCaptureWithWholeBlocks) {
   for (uint64_t room : {0, 1, 100, 300, 301, 5'000, 300'000}) {
     FakeSink sink;
     sink.fails_after = room;
-    Capture capture(&sink, {});
+    int ends = 0;
+    RecordingOptions options;
+    options.on_end = [&ends](const Recording& recording) {
+      ++ends;
+      EXPECT_FALSE(recording.error().empty());
+    };
+    Capture capture(&sink, options);
     CaptureTap tap(&port_, &capture, "v0", Comment);
     for (int i = 0; i < 2'000; ++i) EXPECT_TRUE(tap.Send(Instant{}, Out())) << "the NIC goes on";
     tap.OnTimeout(Instant{Seconds(1).ns});
     EXPECT_EQ(capture.state(), Capture::State::kFailed);
     EXPECT_NE(capture.error().find("the disk is full"), std::string::npos) << capture.error();
     EXPECT_TRUE(tap.PollTimeout().IsNever());
+    EXPECT_TRUE(sink.is_closed) << "the file can be removed";
+    EXPECT_EQ(ends, 1);
     const uint64_t packets = PacketsIn(sink.bytes);
     EXPECT_LE(packets, 2'000u);
+    EXPECT_EQ(capture.packets(), packets);
+    EXPECT_EQ(capture.written_bytes(), sink.bytes.size());
+    EXPECT_NE(capture.error().find("after " + std::to_string(packets) + " packets"),
+              std::string::npos)
+        << capture.error();
     EXPECT_GE(packets, room == 300'000 ? 1'000u : 0u);
     const uint32_t writes = sink.writes;
     tap.Send(Instant{}, Out());
     capture.Finish();
     EXPECT_EQ(sink.writes, writes) << "nothing is tried again";
+    EXPECT_EQ(ends, 1);
     EXPECT_EQ(capture.state(), Capture::State::kFailed);
   }
 }
@@ -213,6 +227,8 @@ TEST_F(CaptureTest, ASlowReaderCostsPacketsThatAreCounted) {
 TEST_F(CaptureTest, TheSizeLimitIsKept) {
   RecordingOptions options;
   options.limit_bytes = 50'000;
+  int ends = 0;
+  options.on_end = [&ends](const Recording&) { ++ends; };
   Capture capture(&sink_, options);
   CaptureTap tap(&port_, &capture, "v0", Comment);
   for (int i = 0; i < 1'000; ++i) EXPECT_TRUE(tap.Send(Instant{}, Out()));
@@ -221,6 +237,8 @@ TEST_F(CaptureTest, TheSizeLimitIsKept) {
   EXPECT_GT(sink_.bytes.size(), 49'000u);
   EXPECT_EQ(PacketsIn(sink_.bytes), capture.packets());
   EXPECT_TRUE(capture.error().empty());
+  EXPECT_TRUE(sink_.is_closed);
+  EXPECT_EQ(ends, 1);
 }
 
 TEST_F(CaptureTest, CommentsAreCutButNotWhatWasDone) {

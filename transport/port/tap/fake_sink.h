@@ -20,12 +20,17 @@ class FakeSink : public CaptureSink {
     room -= count;
     return static_cast<int64_t>(count);
   }
-  void Unwrite(uint32_t length) override { bytes.erase(bytes.end() - length, bytes.end()); }
+  bool Unwrite(uint32_t length) override {
+    bytes.erase(bytes.end() - length, bytes.end());
+    return true;
+  }
+  void Close() override { is_closed = true; }
 
   std::vector<std::byte> bytes;
   uint64_t room = ~0ull;
   uint64_t fails_after = ~0ull;
   uint32_t writes = 0;
+  bool is_closed = false;
 };
 
 }  // namespace verbena::transport::tap

@@ -29,9 +29,21 @@ std::string ErrorText(int error) {
 void Recording::Fail(int error) {
   state_ = State::kFailed;
   flush_due_ = Instant::Never();
+  const uint32_t torn_bytes = TornBytes();
+  if (sink_->Unwrite(torn_bytes)) written_bytes_ -= torn_bytes;
+  packets_ -= packet_ends_.size();
+  missed_packets_ += packet_ends_.size();
+  packet_ends_.clear();
   error_ = std::string(kind_) + " stopped after " + std::to_string(packets_) +
            " packets: " + ErrorText(error);
-  sink_->Unwrite(TornBytes());
+  EndByItself();
+}
+
+// The file is let go at once: what filled a disk can be removed.
+void Recording::EndByItself() {
+  if (std::exchange(has_ended_, true)) return;
+  sink_->Close();
+  if (options_.on_end) options_.on_end(*this);
 }
 
 void Recording::Write() {
@@ -39,10 +51,14 @@ void Recording::Write() {
     const int64_t count = sink_->Write(data(), size());
     if (count < 0) return Fail(static_cast<int>(-count));
     written_bytes_ += static_cast<uint64_t>(count);
+    while (!packet_ends_.empty() && packet_ends_.front() <= written_bytes_) {
+      packet_ends_.pop_front();
+    }
     Take(static_cast<uint32_t>(count));
     if (count == 0) return;
   }
   flush_due_ = Instant::Never();
+  if (state_ == State::kLimitReached) EndByItself();
 }
 
 void Recording::OnTimeout(Instant now) {
@@ -54,7 +70,8 @@ void Recording::OnTimeout(Instant now) {
 
 void Recording::Finish() {
   if (state_ == State::kRunning) state_ = State::kFinished;
-  if (state_ != State::kFailed) Write();
+  const bool may_write = !std::exchange(has_ended_, true);
+  if (may_write) Write();
   flush_due_ = Instant::Never();
 }
 
@@ -81,6 +98,7 @@ uint64_t Recording::TakeMissed() { return std::exchange(missed_since_, 0); }
 
 void Recording::OnAdded(Instant now, uint32_t bytes) {
   CountAccepted(bytes);
+  packet_ends_.push_back(accepted_bytes_);
   ++packets_;
   if (flush_due_.IsNever()) flush_due_ = now + options_.flush_after;
   if (size() >= kBlockBytes) Write();

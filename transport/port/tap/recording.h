@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -10,11 +12,15 @@
 
 namespace verbena::transport::tap {
 
+class Recording;
+
 struct RecordingOptions {
   uint64_t limit_bytes = 0;  // of the file; 0: none
   Duration wall_offset{0};  // wall-clock time since 1970 minus the Instants the port is called with
   Duration flush_after = Milliseconds(200);  // a packet waits so long at most for its block to fill
   uint32_t buffer_bytes = 1u << 20;
+  // It ended by itself: its limit is reached, or it failed.
+  std::function<void(const Recording&)> on_end;
 };
 
 class Recording {
@@ -36,8 +42,9 @@ class Recording {
 
   State state() const { return state_; }
   const std::string& error() const { return error_; }
+  // In the file, or in its buffer while it runs.
   uint64_t packets() const { return packets_; }
-  // Packets not in the file, because its reader was too slow.
+  // Packets not in the file, because its reader was too slow, or it failed with them in its buffer.
   uint64_t missed_packets() const { return missed_packets_; }
   uint64_t written_bytes() const { return written_bytes_; }
 
@@ -70,6 +77,7 @@ class Recording {
  private:
   void Write();
   void Fail(int error);
+  void EndByItself();
 
   CaptureSink* sink_;
   std::string_view kind_;
@@ -81,6 +89,8 @@ class Recording {
   uint64_t missed_since_ = 0;
   uint64_t accepted_bytes_ = 0;
   uint64_t written_bytes_ = 0;
+  std::deque<uint64_t> packet_ends_;  // of those not written: as accepted_bytes_
+  bool has_ended_ = false;            // nothing is written any more, or Finish does
 };
 
 }  // namespace verbena::transport::tap

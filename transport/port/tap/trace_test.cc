@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
 
@@ -99,9 +100,13 @@ TEST_F(TraceTest, AFullDiskEndsItWithAWholeLine) {
   sink_.fails_after = 500;
   tap.OnTimeout(tap.PollTimeout());
   EXPECT_EQ(trace.state(), Trace::State::kFailed);
-  EXPECT_NE(trace.error().find("trace stopped after 10 packets: the disk is full"),
+  const std::string text = Text();
+  const auto lines = std::count(text.begin(), text.end(), '\n');
+  EXPECT_NE(trace.error().find("trace stopped after " + std::to_string(lines) +
+                               " packets: the disk is full"),
             std::string::npos)
       << trace.error();
+  EXPECT_EQ(trace.packets() + trace.missed_packets(), 10u);
   EXPECT_TRUE(Text().ends_with("(mine)\n")) << Text();
   EXPECT_TRUE(tap.Send(Instant{}, Out())) << "traffic goes on";
 }

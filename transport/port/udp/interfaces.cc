@@ -16,9 +16,6 @@ namespace verbena::transport {
 namespace {
 
 constexpr size_t kReplyBytes = 64 << 10;
-// BTH 12, RETH 16, ImmDt 4, ICRC 4; UDP 8; IPv6 40. Counted with IPv6 for both families, as a NIC
-// has one active MTU.
-constexpr uint32_t kHeaderBytes = 12 + 16 + 4 + 4 + 8 + 40;
 constexpr int kIpv4Bits = 32;
 
 void ReadLink(const nlmsghdr* message, InterfaceList* out) {
@@ -172,8 +169,8 @@ bool ReadInterfaces(InterfaceList* out) {
 }
 
 uint32_t PathMtuFor(uint32_t mtu) {
-  for (uint32_t path_mtu = 4096; path_mtu >= 256; path_mtu /= 2) {
-    if (mtu >= path_mtu + kHeaderBytes) return path_mtu;
+  for (uint32_t path_mtu = 4096; path_mtu >= kPathMtuMin; path_mtu /= 2) {
+    if (mtu >= path_mtu + kLongestHeadersBytes) return path_mtu;
   }
   return 0;
 }

@@ -49,6 +49,11 @@ struct InterfaceList {
 // False: errno says why netlink did not answer.
 [[nodiscard]] bool ReadInterfaces(InterfaceList* out);
 
+// BTH 12, RETH 16, ImmDt 4, ICRC 4; UDP 8; IPv6 40. Counted with IPv6 for both families, as a NIC
+// has one active MTU.
+inline constexpr uint32_t kLongestHeadersBytes = 12 + 16 + 4 + 4 + 8 + 40;
+inline constexpr uint32_t kPathMtuMin = 256;
+inline constexpr uint32_t kInterfaceMtuMin = kPathMtuMin + kLongestHeadersBytes;
 // The largest path MTU whose packets fit into `mtu` bytes of IP over either family, with the
 // longest headers (BTH, RETH, ImmDt) and the ICRC. 0: not even 256.
 uint32_t PathMtuFor(uint32_t mtu);
