@@ -43,8 +43,8 @@ class CmLanes : public CmWorld {
     std::memcpy(data.auth_key, key.data(), key.size());
     return std::string(reinterpret_cast<const char*>(&data), sizeof(data));
   }
-  // From the client's own address and port, up to the REQ's arrival.
-  shm::CmHandle ConnectLane(uint32_t qpn, const std::string& data = DataWith(""),
+  // From the client's own address and port, up to the REQ's departure.
+  shm::CmHandle RequestLane(uint32_t qpn, const std::string& data = DataWith(""),
                             uint16_t source_port = kPort) {
     const shm::CmHandle id = NewId(client_, kPortSpaceRdm);
     EXPECT_EQ(
@@ -54,6 +54,12 @@ class CmLanes : public CmWorld {
     EXPECT_EQ(Ask(client_, CmOp::kResolveRoute, id, 2000).error, 0);
     EXPECT_EQ(Take(client_)->event, RDMA_CM_EVENT_ROUTE_RESOLVED);
     EXPECT_EQ(Connect(client_, id, ParamOf(qpn, data)), 0);
+    return id;
+  }
+  // ... up to its arrival.
+  shm::CmHandle ConnectLane(uint32_t qpn, const std::string& data = DataWith(""),
+                            uint16_t source_port = kPort) {
+    const shm::CmHandle id = RequestLane(qpn, data, source_port);
     Settle();
     return id;
   }
@@ -192,6 +198,20 @@ TEST_F(CmLanes, APeerLearnsWhyItIsRefused) {
     Obey();
     EXPECT_EQ(ReasonOf(Take(client_).value()), why);
   }
+  ExpectNothingIsLeft();
+}
+
+TEST_F(CmLanes, APeerSpeaksForItsOwnAddressAlone) {
+  ASSERT_EQ(Serve(server_, NewEndpoint(server_)), 0);
+  RequestLane(0x11);
+  ASSERT_EQ(flights_.size(), 1u);
+  // The last byte of the source in the IP header, with which a REQ's private data begins.
+  std::byte& last_of_source = flights_[0].mad[164 + 19];
+  ASSERT_EQ(last_of_source, std::byte{1});
+  last_of_source = std::byte{9};
+  Settle();
+  EXPECT_TRUE(Obey().empty());
+  EXPECT_EQ(ReasonOf(Take(client_).value()), RdmRejectReason::kBadRequest);
   ExpectNothingIsLeft();
 }
 

@@ -396,6 +396,23 @@ TEST_F(Places, AReceiveOutlivesTheLaneThatHadIt) {
   EXPECT_EQ(std::memcmp(memory_b, memory_a + 1'000, 400), 0);
 }
 
+// ... which gets it when nothing writes there any more.
+TEST_F(Places, AReceiveIsTheDroppedLanesUntilItsPlacementIsDone) {
+  Peer one = ConnectPeer(1'000), two = ConnectPeer(2'000);
+  PostRecv(1, 0, 1'000, MarkOf(shm::kRecvMulti, 100));
+  world.dma.is_held = true;
+  Send(one, 0, 500);
+  world.device->Run(world.now, 64);
+  world.device->DropLane(world.now, one.lane.lane);
+  const size_t moves = world.dma.streams.size();
+  ASSERT_NE(moves, 0u);
+  Send(two, 1'000, 400);
+  world.device->Run(world.now, 64);
+  EXPECT_EQ(world.dma.streams.size(), moves) << "two write to one receive";
+  world.dma.is_held = false;
+  world.Settle();
+}
+
 TEST_F(Places, AKilledClientLeavesNothing) {
   Peer peer = ConnectPeer(1'000);
   PostRecv(1, 0, 1'000);
