@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/shm/rdm.h"
+#include "softnic/cm/ip_header.h"
 #include "softnic/cm/test_world.h"
 
 namespace verbena::softnic {
@@ -205,10 +206,16 @@ TEST_F(CmLanes, APeerSpeaksForItsOwnAddressAlone) {
   ASSERT_EQ(Serve(server_, NewEndpoint(server_)), 0);
   RequestLane(0x11);
   ASSERT_EQ(flights_.size(), 1u);
-  // The last byte of the source in the IP header, with which a REQ's private data begins.
-  std::byte& last_of_source = flights_[0].mad[164 + 19];
-  ASSERT_EQ(last_of_source, std::byte{1});
-  last_of_source = std::byte{9};
+  transport::cm::Mad& mad = flights_[0].mad;
+  transport::cm::Message message;
+  ASSERT_EQ(transport::cm::Decode(mad.data(), mad.size(), &message),
+            transport::cm::DecodeError::kNone);
+  std::byte* data = std::get<Req>(message.body).private_data.data();
+  IpHeader header;
+  ASSERT_TRUE(DecodeIpHeader(data, &header));
+  header.source = At("10.0.0.9", kPort);
+  EncodeIpHeader(header, data);
+  mad = transport::cm::Encode(message);
   Settle();
   EXPECT_TRUE(Obey().empty());
   EXPECT_EQ(ReasonOf(Take(client_).value()), RdmRejectReason::kBadRequest);

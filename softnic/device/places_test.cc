@@ -102,6 +102,16 @@ class Places : public ::testing::Test {
   void PostRecv(uint64_t wr_id, uint32_t at, uint32_t length, shm::Sge mark = MarkOf(0)) {
     b.PostSrqRecv(srq, wr_id, {mark, SgeOf(memory_b + at, length, mr_b.lkey)});
   }
+  // Of 500 bytes to a receive of 1000 that takes several. DMA is held, so its placement stays under
+  // way.
+  void DropLaneAmidMessage() {
+    Peer peer = ConnectPeer(1'000);
+    PostRecv(1, 0, 1'000, MarkOf(shm::kRecvMulti, 100));
+    world.dma.is_held = true;
+    Send(peer, 0, 500);
+    world.device->Run(world.now, 64);
+    world.device->DropLane(world.now, peer.lane.lane);
+  }
   int Query(uint32_t source, shm::QuerySourceReply* reply) {
     return b.Execute(CommandOp::kQuerySource, shm::QuerySourceRequest{place, source}, reply);
   }
@@ -381,12 +391,8 @@ TEST_F(Places, ARefusedKeyFailsTheLaneAlone) {
 
 // A peer that ends amid a message leaves the receive to the next.
 TEST_F(Places, AReceiveOutlivesTheLaneThatHadIt) {
-  Peer one = ConnectPeer(1'000), two = ConnectPeer(2'000);
-  PostRecv(1, 0, 1'000, MarkOf(shm::kRecvMulti, 100));
-  world.dma.is_held = true;
-  Send(one, 0, 500);
-  world.device->Run(world.now, 64);
-  world.device->DropLane(world.now, one.lane.lane);
+  DropLaneAmidMessage();
+  Peer two = ConnectPeer(2'000);
   world.dma.is_held = false;
   world.Settle();
   Send(two, 1'000, 400);
@@ -398,12 +404,8 @@ TEST_F(Places, AReceiveOutlivesTheLaneThatHadIt) {
 
 // ... which gets it when nothing writes there any more.
 TEST_F(Places, AReceiveIsTheDroppedLanesUntilItsPlacementIsDone) {
-  Peer one = ConnectPeer(1'000), two = ConnectPeer(2'000);
-  PostRecv(1, 0, 1'000, MarkOf(shm::kRecvMulti, 100));
-  world.dma.is_held = true;
-  Send(one, 0, 500);
-  world.device->Run(world.now, 64);
-  world.device->DropLane(world.now, one.lane.lane);
+  DropLaneAmidMessage();
+  Peer two = ConnectPeer(2'000);
   Send(two, 1'000, 400);
   world.device->Run(world.now, 64);
   world.dma.is_held = false;
