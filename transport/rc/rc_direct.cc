@@ -87,8 +87,9 @@ void Requester::EndDirect(Instant now, SendRecord& rec) {
 
 bool Responder::TakesDirect(Psn psn, const SendRecord& rec) {
   const bool is_idle = IsNext(psn) && ops_.IsEmpty() && dma_outstanding_ == 0 &&
-                       message_.kind == Message::kNone && !nak_sent_ && !nak_due_ && !ack_due_ &&
-                       completions_.size() < kOpsMax && rec.length <= config_.max_message_bytes;
+                       message_.kind == Message::kNone && nak_sent_ == NakSent::kNone &&
+                       !nak_due_ && !ack_due_ && completions_.size() < kOpsMax &&
+                       rec.length <= config_.max_message_bytes;
   if (!is_idle) return false;
   if (!IsSend(rec) && (attributes_->access_flags() & access::kRemoteWrite) == 0) return false;
   if (!rec.TakesReceive()) return true;

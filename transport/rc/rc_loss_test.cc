@@ -193,6 +193,23 @@ TEST(RcLoss, ReceiverNotReadyIsRetriedAfterItsTimer) {
   EXPECT_EQ(pair.qps[kB]->counters().send_rnr_err, 1u);
 }
 
+TEST(RcLoss, LossRightAfterAnRnrNakNeedsNoAckTimeout) {
+  RcPairOptions options;
+  options.timeout_exp = 0;  // there is none
+  RcPair pair(options);
+  MemoryId to = pair.NewRegion(64);
+  pair.fabric.set_drop_filter(LoseNth(Opcode::kSendOnly, 3));  // the first one sent again
+  for (uint64_t id = 1; id <= 3; ++id) pair.Queue(kA, RcPair::Inline(id, WrOpcode::kSend, "x"));
+  pair.Ring(kA);
+  while (pair.qps[kA]->counters().rcvd_rnr_err == 0) ASSERT_TRUE(pair.fabric.Step());
+  EXPECT_EQ(pair.fabric.pdus_sent(), 4u);  // three requests and the NAK
+  for (uint64_t id = 7; id <= 9; ++id) pair.PostRecv(kB, id, {pair.memory.SgeOf(to, 0, 8)});
+  ASSERT_TRUE(pair.Run());
+  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok 2:ok 3:ok");
+  EXPECT_EQ(pair.TakeCompletions(kB, kReceives), "7:ok 8:ok 9:ok");
+  EXPECT_EQ(pair.qps[kA]->counters().rcvd_seq_err, 1u);
+}
+
 TEST(RcLoss, ReceiverNeverReadyExceedsItsRetries) {
   RcPairOptions options;
   options.rnr_retry_count = 3;

@@ -94,6 +94,11 @@ class RcScript : public ::testing::Test {
     EXPECT_EQ(pdu.nak_code, code);
     EXPECT_EQ(pdu.psn, Psn(psn));
   }
+  void ExpectRnrNak(uint32_t psn) {
+    Pdu pdu = NextResponse();
+    EXPECT_EQ(pdu.ack_type, AckType::kRnrNak);
+    EXPECT_EQ(pdu.psn, Psn(psn));
+  }
   void ExpectInvalidRequest(uint32_t psn) {
     ExpectNak(NakCode::kInvalidRequest, psn);
     EXPECT_EQ(pair_.qps[RcPair::kB]->state(), QpState::kErr);

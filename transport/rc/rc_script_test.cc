@@ -24,6 +24,44 @@ TEST_F(RcScript, PsnGapIsNakedOnceThenSilent) {  //= IBTA 9.7.5.2.6 test
   ExpectNak(NakCode::kPsnSequenceError, 102);
 }
 
+// What was under way when the RNR NAK went out is dropped; the same once more shows that the peer
+// has begun again, and that the first was lost.
+TEST_F(RcScript, LossAfterAnRnrNakIsNakedOnce) {  //= IBTA 9.7.5.2.8 test
+  for (uint32_t psn = 100; psn <= 103; ++psn) Deliver(Request(Opcode::kSendOnly, psn, 8));
+  ExpectRnrNak(100);
+  ExpectSilence();
+  for (uint32_t psn = 101; psn <= 103; ++psn) {
+    Deliver(Request(Opcode::kSendOnly, psn, 8));
+    if (psn == 101) ExpectNak(NakCode::kPsnSequenceError, 100);
+    ExpectSilence();
+  }
+  for (int i = 0; i < 4; ++i) PostRecv(8);
+  Deliver(Request(Opcode::kSendOnly, 100, 8));
+  ExpectAck(100);
+  Deliver(Request(Opcode::kSendOnly, 102, 8));
+  ExpectNak(NakCode::kPsnSequenceError, 101);
+}
+
+TEST_F(RcScript, EachRnrNakHasRequestsOfItsOwnBehindIt) {
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t psn : {100, 101, 102}) Deliver(Request(Opcode::kSendOnly, psn, 8));
+    ExpectRnrNak(100);
+    ExpectSilence();
+  }
+  Deliver(Request(Opcode::kSendOnly, 102, 8));
+  ExpectNak(NakCode::kPsnSequenceError, 100);
+}
+
+// Sent again, packets may come in other groups than before.
+TEST_F(RcScript, LossAfterAnRnrNakShowsByAnyPacketThatCameBefore) {
+  Deliver(Request(Opcode::kSendOnly, 100, 8));
+  Deliver(Request(Opcode::kWriteOnly, 101, 3 * kMtu));
+  ExpectRnrNak(100);
+  ExpectSilence();
+  Deliver(Request(Opcode::kWriteLast, 103, kMtu));
+  ExpectNak(NakCode::kPsnSequenceError, 100);
+}
+
 TEST_F(RcScript, GapNakWaitsForThePlacementsBeforeIt) {
   holds_placements_ = true;
   Deliver(Request(Opcode::kWriteOnly, 100, 8));

@@ -30,7 +30,9 @@ void Responder::Reset() {
   epsn_ = done_psn_ = Psn{};
   msn_ = Msn{};
   is_halted_ = true;
-  nak_sent_ = dma_due_ = ack_due_ = nak_due_ = has_failure_ = awaits_settled_keys_ = false;
+  nak_sent_ = NakSent::kNone;
+  seen_psns_ = 0;
+  dma_due_ = ack_due_ = nak_due_ = has_failure_ = awaits_settled_keys_ = false;
   atomics_next_ = atomics_valid_ = 0;
 }
 
@@ -116,7 +118,15 @@ ResponderFault Responder::CheckPsn(Psn psn) const {
   int32_t distance = Psn::Delta(epsn_, psn).value;
   if (distance == 0) return ResponderFault::kNone;
   if (distance < 0) return ResponderFault::kDuplicate;
-  return nak_sent_ ? ResponderFault::kPsnGapAgain : ResponderFault::kPsnGap;
+  return MayTellOfGap(distance) ? ResponderFault::kPsnGap : ResponderFault::kPsnGapAgain;
+}
+
+// What comes behind an RNR NAK was under way when it went out, unless it has come before: then the
+// peer is sending again, and what was expected is lost. Untold, it would wait for its ACK timeout,
+// which may be infinite. Where the network doubles or reorders packets this may be wrong, and costs
+// the peer a retry, as any gap does.  Spec: IBTA 9.7.5.2.6, 9.7.5.2.8
+bool Responder::MayTellOfGap(int32_t distance) const {
+  return nak_sent_ == NakSent::kNone || (nak_sent_ == NakSent::kNotReady && distance <= seen_psns_);
 }
 
 ResponderFault Responder::CheckOpcodeSequence(const OpcodeInfo& info) const {
@@ -267,7 +277,7 @@ Responder::Op& Responder::PushOp(OpKind kind, Psn psn, PsnCount count) {
 }
 
 void Responder::Execute(const Pdu& pdu, const OpcodeInfo& info) {
-  nak_sent_ = false;
+  nak_sent_ = NakSent::kNone;
   if (IsRead(pdu)) {
     Op& op = PushOp(OpKind::kRead, pdu.psn, PsnsOf(pdu.dma_length));
     op.before = message_;
@@ -438,6 +448,9 @@ void Responder::OnFault(const Pdu& pdu, const OpcodeInfo& info, ResponderFault f
   if (row.counter != nullptr) ++(counters_->*row.counter);
   switch (row.reply) {
     case Reply::kSilence:
+      if (fault == ResponderFault::kPsnGapAgain) {
+        seen_psns_ = Psn::Delta(epsn_, pdu.psn).value + pdu.psn_count.value - 1;
+      }
       if (!row.fails_qp) return;
       break;
     case Reply::kReplay:
@@ -453,7 +466,8 @@ void Responder::OnFault(const Pdu& pdu, const OpcodeInfo& info, ResponderFault f
   Op& op = PushOp(OpKind::kFault, psn, PsnCount{0});
   op.fault = fault;
   op.vendor_err = check_vendor_err_;
-  nak_sent_ = true;
+  nak_sent_ = row.reply == Reply::kRnrNak ? NakSent::kNotReady : NakSent::kLast;
+  seen_psns_ = 0;
   if (row.fails_qp) {
     op.takes_receive = message_.kind == Message::kSend || check_took_receive_;
     is_halted_ = true;
@@ -464,7 +478,7 @@ void Responder::OnFault(const Pdu& pdu, const OpcodeInfo& info, ResponderFault f
 void Responder::TakeBack(uint32_t op_index) {
   epsn_ = ops_[op_index].psn;
   message_ = ops_[op_index].before;
-  nak_sent_ = false;
+  nak_sent_ = NakSent::kNone;
   while (ops_.size() > op_index) {
     const Op& op = ops_[ops_.size() - 1];
     if (op.dma_outstanding) ++results_to_ignore_;

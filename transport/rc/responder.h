@@ -91,6 +91,9 @@ class Responder {
     kFlush,
   };
   enum class Message : uint8_t { kNone, kSend, kWrite };
+  // Since the last request taken. A peer that got an RNR NAK sends again of itself, and what it
+  // loses then is worth another NAK; after any other there is none.
+  enum class NakSent : uint8_t { kNone, kNotReady, kLast };
 
   // Where the message being received stands.
   struct MessageState {
@@ -155,6 +158,7 @@ class Responder {
   ResponderFault RunChecks(const Pdu& pdu, const OpcodeInfo& info);
   ResponderFault Check(ResponderCheck check, const Pdu& pdu, const OpcodeInfo& info);
   ResponderFault CheckPsn(Psn psn) const;
+  bool MayTellOfGap(int32_t distance) const;
   ResponderFault CheckOpcodeSequence(const OpcodeInfo& info) const;
   ResponderFault CheckOpcodeSupported(const Pdu& pdu, const OpcodeInfo& info) const;
   ResponderFault CheckResource(const Pdu& pdu, const OpcodeInfo& info);
@@ -227,7 +231,8 @@ class Responder {
   Msn msn_;       // messages completed
   MessageState message_;
   bool is_halted_ = true;
-  bool nak_sent_ = false;  // for the gap at epsn_, or for want of a receive WQE
+  NakSent nak_sent_ = NakSent::kNone;
+  int32_t seen_psns_ = 0;  // since an RNR NAK, from epsn_ to the newest packet that came
   // Of the request being checked.
   shm::VendorErr check_vendor_err_ = shm::VendorErr::kNone;
   bool check_took_receive_ = false;
