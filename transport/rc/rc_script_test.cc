@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace verbena::transport::rc {
@@ -152,6 +153,34 @@ TEST_F(RcScript, DuplicateAtomicIsReplayedEvenOutOfTheMiddle) {
   Deliver(add);
   EXPECT_EQ(NextResponse().atomic_original, 10u);
   EXPECT_EQ(pair_.WordAt(region_, 0), 20u);
+}
+
+TEST_F(RcScript, DuplicateAtomicIsReplayedWhenTheirLimitHasChanged) {
+  Pdu add = Request(Opcode::kFetchAdd, 100);
+  add.swap_or_add = 5;
+  uint32_t psn = 100;
+  auto deliver_new = [&] {
+    add.psn = Psn(psn);
+    Deliver(add);
+    EXPECT_EQ(NextResponse().atomic_original, 5 * (psn - 100));
+    ++psn;
+  };
+  for (int i = 0; i < 6; ++i) deliver_new();  // more than are kept: the oldest give way
+  ASSERT_EQ(pair_.ModifyTo(RcPair::kB, QpState::kSqd), 0);
+  uint8_t kept = 0;
+  for (uint8_t limit : {6, 2, 9, 1}) {
+    shm::QpAttr attr = {};
+    attr.max_dest_rd_atomic = limit;
+    ASSERT_EQ(pair_.qps[RcPair::kB]->Modify(now_, attr, shm::qp_mask::kMaxDestRdAtomic).error, 0);
+    for (int i = 0; i < 3; ++i) deliver_new();
+    kept = std::max(kept, limit);
+    for (uint32_t again = psn - kept; again != psn; ++again) {
+      add.psn = Psn(again);
+      Deliver(add);
+      EXPECT_EQ(NextResponse().atomic_original, 5 * (again - 100)) << again;
+    }
+  }
+  EXPECT_EQ(pair_.WordAt(region_, 0), 5 * (psn - 100));
 }
 
 TEST_F(RcScript, DuplicateReadLongerThanAnyBeforeIsIgnored) {

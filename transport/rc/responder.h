@@ -203,6 +203,7 @@ class Responder {
   bool FlushOne(Completion& out);
   void Fill(const ReceiveCompletion& in, Completion& out) const;
   void SaveAtomic(Psn psn, uint64_t original);
+  void GrowAtomics(uint32_t size);
   const AtomicResource* FindAtomic(Psn psn) const;
   bool IsAtomicUnderWay(Psn psn) const;
   PsnCount PsnsOf(uint32_t bytes) const {

@@ -1,4 +1,6 @@
 // The responder's outputs: answers in PSN order, completions, placements.
+#include <utility>
+
 #include "transport/rc/responder.h"
 
 namespace verbena::transport::rc {
@@ -195,18 +197,26 @@ void Responder::BuildReadResponse(Op& op, Pdu& out) {
   Drain();
 }
 
-// Keeps as many results as the peer may have atomics outstanding.
+// Keeps as many results as the peer may have atomics outstanding, at least: after a lower limit was
+// set it may still repeat what it sent before.
 void Responder::SaveAtomic(Psn psn, uint64_t original) {
-  uint32_t wanted = attributes_->max_dest_rd_atomic();
-  if (wanted == 0) return;
-  if (atomics_ == nullptr || atomics_size_ != wanted) {
-    atomics_.reset(new AtomicResource[wanted]);
-    atomics_size_ = wanted;
-    atomics_next_ = atomics_valid_ = 0;
+  if (attributes_->max_dest_rd_atomic() > atomics_size_) {
+    GrowAtomics(attributes_->max_dest_rd_atomic());
   }
+  if (atomics_size_ == 0) return;
   atomics_[atomics_next_] = {psn, original};
   atomics_next_ = atomics_next_ + 1 == atomics_size_ ? 0 : atomics_next_ + 1;
   if (atomics_valid_ < atomics_size_) ++atomics_valid_;
+}
+
+void Responder::GrowAtomics(uint32_t size) {
+  std::unique_ptr<AtomicResource[]> grown(new AtomicResource[size]);
+  for (uint32_t i = 0; i < atomics_valid_; ++i) {  // the oldest first
+    grown[i] = atomics_[(atomics_next_ + atomics_size_ - atomics_valid_ + i) % atomics_size_];
+  }
+  atomics_ = std::move(grown);
+  atomics_size_ = size;
+  atomics_next_ = atomics_valid_;
 }
 
 bool Responder::PollDma(DmaRequest& out) {
