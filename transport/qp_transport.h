@@ -77,6 +77,10 @@ struct Completion {
 
 inline constexpr uint32_t kRateLimitMaxKbps = 100'000'000;  // of a port of 100 Gb/s
 
+// The longest message that RC can send at any path MTU. At 256, the 2^31 bytes that verbs know are
+// a PSN too many.  Spec: IBTA 9.7.2 (less than half of the PSNs may be in flight)
+inline constexpr uint32_t kMessageBytesMax = 0x7fff'ff00;
+
 struct QpConfig {
   Service service = Service::kRc;
   Qpn qpn;

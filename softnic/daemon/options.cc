@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/base/read_file.h"
+#include "transport/qp_transport.h"
 
 namespace verbena::softnic {
 
@@ -14,7 +15,7 @@ namespace {
 struct LimitFlag {
   const char* name;
   uint32_t DeviceLimits::*member;
-  uint32_t max;               // what the shared-memory ABI or the object tables allow
+  uint32_t max;               // what the shared-memory ABI, the object tables or a transport allow
   bool is_ring_size = false;  // a power of two, as a ring has no other size
 };
 
@@ -36,7 +37,7 @@ constexpr LimitFlag kLimitFlags[] = {
     {"max-qp-rd-atom", &DeviceLimits::max_qp_rd_atom, 255},
     {"max-mcast-grp", &DeviceLimits::max_mcast_grp, 1u << 20},
     {"max-mcast-qp-attach", &DeviceLimits::max_mcast_qp_attach, 1u << 20},
-    {"max-message-bytes", &DeviceLimits::max_message_bytes, 0x8000'0000u},
+    {"max-message-bytes", &DeviceLimits::max_message_bytes, transport::kMessageBytesMax},
     {"comp-vectors", &DeviceLimits::comp_vectors, 1024},
 };
 

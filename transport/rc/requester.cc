@@ -14,6 +14,7 @@ using shm::WrOpcode;
 
 // PSNs in flight stay within half the number space.  Spec: IBTA 9.7.2 (duplicate region).
 constexpr int32_t kPsnsInFlightMax = (1 << 23) - 1;
+static_assert(kMessageBytesMax / 256 <= kPsnsInFlightMax);  // or it would never start
 // A long message asks for an acknowledgement now and then, so that a loss late in it doesn't send
 // all of it again, and a quarter of the window opens before the rest of it is used up.
 constexpr int32_t kAckRequestEveryPsns = 64;
