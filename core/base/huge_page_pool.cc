@@ -7,6 +7,8 @@
 #include <mutex>
 #include <new>
 
+#include "core/base/huge_page_mapping.h"
+
 namespace verbena {
 namespace {
 
@@ -17,7 +19,6 @@ constexpr bool kIsChecked = false;
 #endif
 
 constexpr size_t kLineBytes = 64;
-constexpr size_t kHugePageBytes = 2 << 20;
 constexpr size_t kPooledBytesMax = 16 << 10;  // more is the heap's
 constexpr size_t kClasses = kPooledBytesMax / kLineBytes;
 

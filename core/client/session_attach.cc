@@ -12,6 +12,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/base/huge_page_mapping.h"
 #include "core/client/assist.h"
 #include "core/client/assist_mover.h"
 #include "core/client/no_cancel.h"
@@ -341,9 +342,7 @@ Session::Arena* Session::FindArena(uint32_t id) const {
 Session::Arena* Session::AddArena(const shm::FdMessage& message, int fd) {
   auto* arena = new (std::nothrow)
       Arena{arenas_.load(std::memory_order_relaxed), message.id, message.bytes, nullptr};
-  void* base = arena == nullptr
-                   ? MAP_FAILED
-                   : mmap(nullptr, message.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* base = arena == nullptr ? MAP_FAILED : MapForHugePages(message.bytes, fd);
   if (base == MAP_FAILED) {
     delete arena;
     KeepPending(message, fd);  // it comes once only: the next call may find room for it

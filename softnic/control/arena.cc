@@ -9,8 +9,8 @@
 
 namespace verbena::softnic {
 
-ArenaSet::ArenaSet(ArenaLimits limits, Announce announce)
-    : limits_(limits), announce_(std::move(announce)) {}
+ArenaSet::ArenaSet(ArenaLimits limits, Announce announce, PartFilled part_filled)
+    : limits_(limits), announce_(std::move(announce)), part_filled_(std::move(part_filled)) {}
 ArenaSet::~ArenaSet() = default;
 
 int ArenaSet::Allocate(uint64_t bytes, QueueMemory* out) {
@@ -61,6 +61,7 @@ int ArenaSet::AddArena(uint64_t bytes) {
   arena->free_by_offset.emplace(0, size);
   arena->free_by_size.emplace(size, 0);
   arena->backed.resize(size / kPageBytes);
+  arena->parts.resize(size / kHugePageBytes);
   arenas_.push_back(std::move(arena));
   return 0;
 }
@@ -120,9 +121,21 @@ int ArenaSet::BackAndZero(Arena& arena, uint64_t offset, uint64_t bytes) {
     if (error != 0) return error;
     std::fill(arena.backed.begin() + static_cast<int64_t>(page),
               arena.backed.begin() + static_cast<int64_t>(run), true);
+    CountBacked(arena, page, run);
     page = run;
   }
   return 0;
+}
+
+void ArenaSet::CountBacked(Arena& arena, uint64_t first_page, uint64_t end_page) {
+  for (uint64_t page = first_page; page < end_page; ++page) {
+    const uint64_t index = page / kPartPages;
+    if (index >= arena.parts.size()) return;  // what is left at the end is less than one
+    Part& part = arena.parts[index];
+    if (++part.backed_pages != kPartPages || part.was_full) continue;
+    part.was_full = true;
+    part_filled_(arena.memory.data() + index * kHugePageBytes);
+  }
 }
 
 void ArenaSet::UnbackWholePages(Arena& arena, uint64_t offset, uint64_t bytes) {
@@ -132,6 +145,9 @@ void ArenaSet::UnbackWholePages(Arena& arena, uint64_t offset, uint64_t bytes) {
   arena.memory.Unback(first * kPageBytes, (end - first) * kPageBytes);
   std::fill(arena.backed.begin() + static_cast<int64_t>(first),
             arena.backed.begin() + static_cast<int64_t>(end), false);
+  for (uint64_t page = first; page < end; ++page) {
+    if (page / kPartPages < arena.parts.size()) --arena.parts[page / kPartPages].backed_pages;
+  }
 }
 
 }  // namespace verbena::softnic

@@ -2,10 +2,14 @@
 
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <map>
+#include <string>
 #include <vector>
 
 namespace verbena::softnic {
@@ -14,11 +18,14 @@ namespace {
 class ArenaTest : public ::testing::Test {
  protected:
   ArenaSet Make(ArenaLimits limits) {
-    return ArenaSet(limits, [this](uint32_t id, int fd, uint64_t bytes) {
-      announced_[id] = bytes;
-      last_fd_ = fd;
-      return announce_error_;
-    });
+    return ArenaSet(
+        limits,
+        [this](uint32_t id, int fd, uint64_t bytes) {
+          announced_[id] = bytes;
+          last_fd_ = fd;
+          return announce_error_;
+        },
+        [](std::byte* part) { PutOnHugePage(part); });
   }
   static bool IsZero(QueueMemory& queue) {
     for (uint64_t i = 0; i < queue.bytes; ++i) {
@@ -31,6 +38,20 @@ class ArenaTest : public ::testing::Test {
     struct stat st = {};
     fstat(last_fd_, &st);
     return static_cast<uint64_t>(st.st_blocks) * 512;
+  }
+
+  // Of the mapping that begins at `address`: what is on huge pages.
+  static uint64_t HugeBytesAt(const void* address) {
+    char begin[32];
+    snprintf(begin, sizeof(begin), "%lx-", reinterpret_cast<unsigned long>(address));
+    std::ifstream smaps("/proc/self/smaps");
+    std::string line;
+    while (std::getline(smaps, line) && !line.starts_with(begin)) continue;
+    unsigned long kilobytes = 0;
+    while (std::getline(smaps, line)) {
+      if (sscanf(line.c_str(), "ShmemPmdMapped: %lu kB", &kilobytes) == 1) break;
+    }
+    return uint64_t{kilobytes} * 1024;
   }
 
   std::map<uint32_t, uint64_t> announced_;
@@ -96,6 +117,45 @@ TEST_F(ArenaTest, FreeingALargeQueueGivesItsPagesBack) {
   EXPECT_GE(BackedBytes(), 16u << 20);
   arenas.Free(large);
   EXPECT_LE(BackedBytes(), 64u << 10);
+}
+
+// Where the kernel has huge pages for shared memory.
+TEST_F(ArenaTest, APartThatIsInUseAsAWholeGoesToAHugePage) {
+  SharedMemory probe;
+  ASSERT_EQ(probe.Create("probe", 2 * kHugePageBytes, ClientAccess::kReadWrite), 0);
+  ASSERT_EQ(probe.Back(0, kHugePageBytes), 0);
+  if (!PutOnHugePage(probe.data())) GTEST_SKIP() << "this kernel has none: " << strerror(errno);
+  ArenaSet arenas = Make({});
+  std::vector<QueueMemory> queues;
+  const auto allocate = [&](uint64_t until) {
+    while (arenas.bytes_in_use() < until) {
+      queues.emplace_back();
+      ASSERT_EQ(arenas.Allocate(3'200, &queues.back()), 0);
+      ASSERT_TRUE(IsZero(queues.back()));
+      std::memset(queues.back().memory.data(), static_cast<int>(queues.size()), 3'200);
+    }
+  };
+  allocate(kHugePageBytes - 8'192);
+  const void* begin = queues.front().memory.data();
+  EXPECT_EQ(HugeBytesAt(begin), 0u);
+  allocate(2 * kHugePageBytes + 8'192);
+  EXPECT_EQ(HugeBytesAt(begin), 2 * kHugePageBytes);
+  EXPECT_LE(BackedBytes(), 2 * kHugePageBytes + 64 * 1024) << "which takes no more memory";
+  // A client that maps it later has them, too.
+  void* client = MapForHugePages(announced_[1], last_fd_);
+  ASSERT_NE(client, MAP_FAILED);
+  for (size_t i = 0; i < queues.size(); ++i) {
+    const std::byte* bytes = static_cast<std::byte*>(client) + queues[i].offset;
+    for (size_t b = 0; b < queues[i].bytes; ++b) {
+      ASSERT_EQ(bytes[b], static_cast<std::byte>(i + 1)) << i;
+      ASSERT_EQ(queues[i].memory.data()[b], bytes[b]) << i;
+    }
+  }
+  EXPECT_EQ(HugeBytesAt(client), 2 * kHugePageBytes);
+  ASSERT_EQ(munmap(client, announced_[1]), 0);
+  for (QueueMemory& queue : queues) arenas.Free(queue);
+  queues.clear();
+  allocate(2 * kHugePageBytes);
 }
 
 TEST_F(ArenaTest, HugeQueueGetsAnArenaOfItsOwn) {

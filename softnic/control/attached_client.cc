@@ -68,13 +68,19 @@ int AttachedClient::Start(UniqueFd socket, const shm::Hello& hello, const Attach
   if (!watched.IsValid()) return errno;
   std::weak_ptr<AttachedClient> weak = weak_from_this();
   ControlServer* server = server_;
-  session_ = std::make_unique<ClientSession>(server_->shard(), std::move(socket),
-                                             server_->config().session, [weak, server] {
-                                               asio::post(server->io(), [weak] {
-                                                 if (auto self = weak.lock())
-                                                   self->End("it does not read its socket");
-                                               });
-                                             });
+  session_ = std::make_unique<ClientSession>(
+      server_->shard(), std::move(socket), server_->config().session,
+      [weak, server] {
+        asio::post(server->io(), [weak] {
+          if (auto self = weak.lock()) self->End("it does not read its socket");
+        });
+      },
+      [weak, server](std::byte* part) {
+        // Nobody waits for this thread meanwhile, as clients would for the leader.
+        asio::post(server->io(), [weak, part] {
+          if (auto self = weak.lock()) PutOnHugePage(part);
+        });
+      });
   int error = session_->Create();
   if (error != 0) return error;
   error = softnic::Watch(&watched, &watched_socket_);

@@ -73,14 +73,17 @@ int SendWithFds(int socket, const void* message, size_t bytes, const int* fds, u
 }
 
 ClientSession::ClientSession(Shard* shard, UniqueFd socket, SessionLimits limits,
-                             std::function<void()> doomed)
+                             std::function<void()> doomed, ArenaSet::PartFilled part_filled)
     : shard_(shard),
       socket_(std::move(socket)),
       limits_(limits),
       doomed_(std::move(doomed)),
-      arenas_(limits.arenas, [this](uint32_t id, int fd, uint64_t bytes) {
-        return SendFd(shm::FdKind::kArena, id, bytes, fd);
-      }) {}
+      arenas_(
+          limits.arenas,
+          [this](uint32_t id, int fd, uint64_t bytes) {
+            return SendFd(shm::FdKind::kArena, id, bytes, fd);
+          },
+          std::move(part_filled)) {}
 
 ClientSession::~ClientSession() = default;
 

@@ -25,8 +25,9 @@ struct SessionLimits {
 class ClientSession final : public SessionServices {
  public:
   // `doomed` (leader) is called once when the client can't be served any more, for instance because
-  // it does not read its socket.
-  ClientSession(Shard* shard, UniqueFd socket, SessionLimits limits, std::function<void()> doomed);
+  // it does not read its socket. `part_filled` (leader): as ArenaSet's.
+  ClientSession(Shard* shard, UniqueFd socket, SessionLimits limits, std::function<void()> doomed,
+                ArenaSet::PartFilled part_filled);
   ~ClientSession() override;
 
   // Makes the session's memory and fds. 0 or errno.

@@ -7,6 +7,8 @@
 
 #include <utility>
 
+#include "core/base/huge_page_mapping.h"
+
 namespace verbena::softnic {
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept
@@ -35,7 +37,7 @@ int SharedMemory::Create(const char* name, uint64_t bytes, ClientAccess access) 
   if (!fd_.IsValid()) return errno;
   if (ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0) return errno;
   // Mapped before sealing: F_SEAL_FUTURE_WRITE leaves this mapping writable and no later one.
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  void* data = MapForHugePages(bytes, fd_.get());
   if (data == MAP_FAILED) return errno;
   data_ = static_cast<std::byte*>(data);
   bytes_ = bytes;
@@ -58,6 +60,11 @@ int SharedMemory::Back(uint64_t offset, uint64_t bytes) {
 void SharedMemory::Unback(uint64_t offset, uint64_t bytes) {
   fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
             static_cast<off_t>(bytes));
+}
+
+bool PutOnHugePage(std::byte* memory) {
+  constexpr int kMadvCollapse = 25;  // MADV_COLLAPSE, which the C library's headers may lack
+  return madvise(memory, kHugePageBytes, kMadvCollapse) == 0;
 }
 
 }  // namespace verbena::softnic

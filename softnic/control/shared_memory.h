@@ -39,4 +39,9 @@ class SharedMemory {
   uint64_t bytes_ = 0;
 };
 
+// Moves kHugePageBytes at `memory`, of a SharedMemory, aligned to as much and all backed, to one
+// page. Contents stay, and who uses them notices nothing; it takes milliseconds. False: they stay
+// on small pages, as with a kernel before Linux 6.1, or one without free memory of that size.
+bool PutOnHugePage(std::byte* memory);
+
 }  // namespace verbena::softnic
