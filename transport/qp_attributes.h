@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/base/instant.h"
+#include "core/base/prefetch.h"
 #include "core/base/psn.h"
 #include "core/base/types.h"
 #include "core/shm/command.h"
@@ -41,7 +42,10 @@ class QpAttributes {
  public:
   // Keeps pointers to neither: `config` is copied.
   explicit QpAttributes(const QpConfig& config)
-      : config_(config), pdu_limits_{config.max_pdu_bytes, 0} {}
+      : pdu_limits_{config.max_pdu_bytes, 0}, config_(config) {}
+
+  // Asks for the lines that messages touch.
+  void Expect() const { PrefetchLines(this, &values_.max_send_wr); }
 
   // Validates against the transition table and the limits, then applies all or nothing.
   // Errors: EINVAL as ibv_modify_qp(3). `host` resolves sgid_index.
@@ -110,13 +114,14 @@ class QpAttributes {
   int CheckAddress(const shm::AhAttr& ah, QpHost& host, Path* out) const;
   void Apply(const shm::QpAttr& attr, uint32_t mask, QpState to);
 
-  QpConfig config_;
-  PduLimits pdu_limits_;
+  // What messages touch comes first, and first in `values_`.
   QpState state_ = QpState::kReset;
   bool sq_draining_ = false;
   uint32_t mtu_bytes_ = 0;
-  Path path_;
+  PduLimits pdu_limits_;
+  QpConfig config_;
   shm::QpAttr values_ = {};
+  Path path_;
 };
 
 }  // namespace verbena::transport

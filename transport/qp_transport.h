@@ -6,9 +6,11 @@
 // it early is a no-op).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/base/instant.h"
+#include "core/base/prefetch.h"
 #include "core/base/types.h"
 #include "core/shm/command.h"
 #include "core/shm/layout.h"
@@ -83,20 +85,20 @@ inline constexpr uint32_t kMessageBytesMax = 0x7fff'ff00;
 
 struct QpConfig {
   Service service = Service::kRc;
-  Qpn qpn;
   bool sq_sig_all = false;
   bool has_srq = false;
   // A WRITE with immediate completes here without a receive (core/shm/rdm.h).
   bool writes_take_no_receive = false;
   bool truncates = false;  // a SEND longer than its receive is cut off (core/shm/rdm.h)
-  uint32_t max_send_wr = 0;
-  uint32_t max_recv_wr = 0;
   uint32_t max_send_sge = 0;
   uint32_t max_recv_sge = 0;
   uint32_t max_inline_bytes = 0;
   uint32_t max_message_bytes = 0x4000'0000;  // port's max_msg_sz
-  uint32_t port_mtu_bytes = 4096;            // active_mtu: path_mtu may not be above it
-  uint32_t max_rd_atomic = 0;                // device limits for the two attributes
+  Qpn qpn;
+  uint32_t max_send_wr = 0;
+  uint32_t max_recv_wr = 0;
+  uint32_t port_mtu_bytes = 4096;  // active_mtu: path_mtu may not be above it
+  uint32_t max_rd_atomic = 0;      // device limits for the two attributes
   uint32_t max_dest_rd_atomic = 0;
   // Most payload bytes one PDU may carry: 0 = path MTU (packets), else whole messages up to this.
   uint32_t max_pdu_bytes = 0;
@@ -127,7 +129,8 @@ struct QpCounters {
   uint64_t send_rnr_err = 0;
   uint64_t retry_exceeded_err = 0;
   uint64_t retry_rnr_exceeded_err = 0;
-  uint64_t out_of_buffer = 0;    // UC, UD: messages dropped for want of a receive WQE
+  uint64_t out_of_buffer = 0;  // UC, UD: messages dropped for want of a receive WQE
+  // These are looked at after each message.
   uint64_t qkey_violation = 0;   // UD; the port's qkey_viol_cntr sums them up
   uint64_t access_disabled = 0;  // requests of a kind that the QP's access flags do not allow
 };
@@ -140,6 +143,12 @@ class QpTransport {
   // A doorbell, or a message of a peer in this device, comes soon: asks for the cache lines of the
   // QP's own that it takes, and then, once these are there, for those of the next WQE's record.
   virtual void Expect() const {}
+  // Of those of what a doorbell touches, which are the first ones. (Not virtual: that would wait
+  // for one of them.)
+  void ExpectDoorbell() const {
+    constexpr size_t kDoorbellBytes = 192;
+    PrefetchLines(this, reinterpret_cast<const char*>(this) + kDoorbellBytes);
+  }
   virtual void ExpectRecord() const {}
 
   // --- inputs -----------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 // asked for together come together.
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 
 namespace verbena {
 
@@ -17,11 +17,13 @@ inline void PrefetchForWrite(void* line) {
 #endif
 }
 
-// All lines of an object.
-inline void PrefetchObject(const void* object, size_t bytes) {
-  constexpr size_t kLineBytes = 64;
-  const auto* line = static_cast<const char*>(object);
-  for (const char* end = line + bytes; line < end; line += kLineBytes) PrefetchForRead(line);
+// All lines from `begin` on that hold a byte before `end`.
+inline void PrefetchLines(const void* begin, const void* end) {
+  constexpr uintptr_t kLineBytes = 64;
+  auto line = reinterpret_cast<uintptr_t>(begin) & ~(kLineBytes - 1);
+  for (; line < reinterpret_cast<uintptr_t>(end); line += kLineBytes) {
+    PrefetchForRead(reinterpret_cast<const void*>(line));
+  }
 }
 
 }  // namespace verbena

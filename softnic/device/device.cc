@@ -35,8 +35,9 @@ void Device::OnCommand(Instant now, SessionId session, uint32_t slot, uint32_t s
 bool Device::OnDoorbell(Instant now, SessionId session, uint32_t doorbell) {
   return impl_->core.OnDoorbell(now, session, doorbell);
 }
-void Device::ExpectDoorbells(SessionId session, const uint32_t* doorbells, uint32_t count) const {
-  impl_->core.ExpectDoorbells(session, doorbells, count);
+uint32_t Device::OnDoorbells(Instant now, SessionId session, const uint32_t* doorbells,
+                             uint32_t count) {
+  return impl_->core.OnDoorbells(now, session, doorbells, count);
 }
 void Device::ExpectDoorbell(SessionId session, uint32_t doorbell) const {
   impl_->core.ExpectDoorbell(session, doorbell);

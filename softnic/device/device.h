@@ -168,9 +168,9 @@ class Device {
   bool OnDoorbell(Instant now, SessionId session, uint32_t doorbell);
   // A hint that this doorbell may be rung next: asks for the cache lines that are read then.
   void ExpectDoorbell(SessionId session, uint32_t doorbell) const;
-  // Likewise: these have been rung. Of thousands of QPs most are in no cache, and what one doorbell
-  // takes comes while others are served.
-  void ExpectDoorbells(SessionId session, const uint32_t* doorbells, uint32_t count) const;
+  // As OnDoorbell for each: of thousands of QPs most are in no cache, and what one takes comes
+  // while those before it are served. Returns of how many nothing came.
+  uint32_t OnDoorbells(Instant now, SessionId session, const uint32_t* doorbells, uint32_t count);
   // kOwnerGone: the memory at fault is that of a process that has ended. Its NIC says nothing
   // more for it: peers see silence, as of a host without power, until its session is closed. Work
   // of QPs of other processes fails, if it names the memory. kRevoked: a loss on the way.

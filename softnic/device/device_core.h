@@ -5,11 +5,10 @@
 //   qp_commands.cc  create, modify, destroy       events.cc   channel and asynchronous events
 //   qp.cc  DeviceQp as its transport's host       show.cc     rows for `verbena show`
 //   wire.cc  PDUs to packets and back             mcast.cc    multicast groups
-//   entry_memory.cc  queues in memory of the program
+//   entry_memory.cc  queues in memory of the program  gsi.cc  QP1
 //   cq_moderation.cc  events that wait            qp_rate.cc  QPs that may not send fast
 //   inject.cc  events on request          direct.cc  small messages in one step
 //   rereg.cc dm.cc  other kinds of regions        sharing.cc  contexts of several sessions
-//   gsi.cc  QP1
 //
 // Invariants: every public call ends in Settle(), after which no QP has undrained outputs (but
 // those marked has_more_output), and no CQ a completion whose arm word was not looked at. Thread:
@@ -61,7 +60,7 @@ class DeviceCore {
                  const shm::CommandRequest& request);
   bool OnDoorbell(Instant now, SessionId session, uint32_t doorbell);
   void ExpectDoorbell(SessionId session, uint32_t doorbell) const;
-  void ExpectDoorbells(SessionId session, const uint32_t* doorbells, uint32_t count) const;
+  uint32_t OnDoorbells(Instant now, SessionId session, const uint32_t* doorbells, uint32_t count);
   void OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
                  uint64_t atomic_original, DmaFault fault = DmaFault::kMemory);
   void OnDmaFence(Instant now, uint64_t cookie);
@@ -447,7 +446,7 @@ class DeviceCore {
   // Whether any NIC has a network: what only packets need is not asked otherwise.
   bool HasNetwork() const { return attached_ports_ != 0; }
   bool MaySend(DeviceQp& qp) const {
-    return !qp.is_blocked && !qp.rate_timer.IsSet() &&
+    return !qp.is_blocked && !qp.IsResting() &&
            (!HasNetwork() || (HasTxRoom(qp.tx_requests) && HasPeerRoom(qp) && HasPaceRoom(qp))) &&
            qp.transport->HasRequestWork();
   }
@@ -461,6 +460,7 @@ class DeviceCore {
 
   // --- qp_rate.cc -------------------------------------------------------------------------------
   static int CheckRate(const shm::ModifyQpRequest& request);
+  void SetRate(DeviceQp& qp, uint32_t kbps, uint32_t burst_bytes);
   // A request of a QP with a rate limit goes out.
   void CountRate(DeviceQp& qp, transport::Pdu& pdu);
   void EndRests();
@@ -498,12 +498,12 @@ class DeviceCore {
   uint64_t RecordCommand(const Session& session, shm::CommandOp op);
   void RecordCommandEnd(uint64_t number, int error);
 
+  class Lookahead;
   struct GidHash {
     size_t operator()(const Gid& gid) const;
   };
   struct McastGroup {
     bool HasMemberOn(const Nic& nic) const;
-
     std::vector<DeviceQp*> members;
   };
   struct QpSlot {

@@ -54,7 +54,7 @@ bool DeviceQp::MoveDirect(const DirectMove& move, transport::QpHost& other) {
 
 uint32_t DeviceCore::SendDirect(DeviceQp& qp, uint32_t max_steps) {
   // Known once a PDU went there: not over a network, and connected to this QP.
-  if (qp.service() != Service::kRc || qp.peer_epoch != path_epoch_ || qp.rate.IsSet()) return 0;
+  if (qp.peer_epoch != path_epoch_ || qp.rate != nullptr) return 0;
   DeviceQp* peer = FindQp(qp.peer);
   const bool is_free = peer != nullptr && qp.waiting.empty() && peer->waiting.empty() &&
                        !qp.has_more_output && !peer->has_more_output &&

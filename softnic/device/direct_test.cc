@@ -63,6 +63,64 @@ TEST(Direct, SmallMessagesTakeTheStep) {
   EXPECT_EQ(std::memcmp(world.ends[0].memory, world.ends[1].memory + 64, 8), 0);
 }
 
+// So many that their lines are asked for ahead: what is looked at may be gone, or have failed.
+TEST(Direct, ManyRungTogetherAreServedEach) {
+  TestWorld world(1);
+  world.dma.moves_now = true;
+  TestClient& client = world.AddClient(0);
+  constexpr size_t kQps = 300;
+  std::vector<uint64_t> memory(2 * kQps);
+  TestMr mr = client.MustRegMr(memory.data(), memory.size() * 8, kAll);
+  TestCq cq = client.MustCreateCq(2 * kQps);
+  std::vector<TestQp> qps;
+  for (size_t i = 0; i < kQps; ++i) qps.push_back(client.MustCreateQp(Service::kRc, cq));
+  for (size_t i = 0; i < kQps; i += 2) Connect(client, qps[i], client, qps[i + 1], Service::kRc);
+  std::vector<uint32_t> doorbells;
+  const auto post = [&](size_t i, uint64_t value) {
+    memory[i] = value;
+    shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, i, shm::kSendSignaled);
+    wqe.remote_addr = reinterpret_cast<uint64_t>(&memory[kQps + i]);
+    wqe.rkey = mr.rkey;
+    wqe.num_sge = 1;
+    const shm::Sge sge = SgeOf(&memory[i], 8, mr.lkey);
+    auto* entry = static_cast<std::byte*>(qps[i].sq.Reserve());
+    ASSERT_NE(entry, nullptr);
+    std::memcpy(entry, &wqe, sizeof(wqe));
+    std::memcpy(entry + sizeof(wqe), &sge, sizeof(sge));
+    qps[i].sq.Publish();
+    doorbells.push_back(qps[i].reply.sq.doorbell);
+  };
+  const auto ring = [&] {
+    const auto count = static_cast<uint32_t>(doorbells.size());
+    const uint32_t fruitless =
+        world.device->OnDoorbells(world.now, client.id, doorbells.data(), count);
+    doorbells.clear();
+    world.Settle();
+    return fruitless;
+  };
+  // The first message of a connection goes the long way, the second in one step.
+  for (uint64_t round : {1, 2}) {
+    for (size_t i = 0; i < kQps; ++i) post(i, round << 32 | i);
+    world.dma.moved_now = 0;
+    EXPECT_EQ(ring(), 0u);
+    EXPECT_EQ(client.PollAll(cq).size(), kQps);
+    for (size_t i = 0; i < kQps; ++i) ASSERT_EQ(memory[kQps + i], round << 32 | i);
+  }
+  EXPECT_EQ(world.dma.moved_now, kQps);
+  // Every third is destroyed, and is rung all the same; another one has failed.
+  for (size_t i = 0; i < kQps; ++i) post(i, uint64_t{3} << 32 | i);
+  uint32_t gone = 0;
+  for (size_t i = 0; i < kQps; i += 3, ++gone) {
+    ASSERT_EQ(client.DoHandle(shm::CommandOp::kDestroyQp, qps[i].handle), 0);
+  }
+  ASSERT_EQ(client.ToError(qps[1]), 0);
+  EXPECT_EQ(ring(), gone + 1);
+  for (size_t i = 0; i < kQps; ++i) {
+    const bool has_arrived = i % 3 != 0 && (i ^ 1) % 3 != 0 && i != 1;
+    EXPECT_EQ(memory[kQps + i] >> 32, has_arrived ? 3u : 2u) << i;
+  }
+}
+
 // ... by their bytes, too: the turn of another QP comes before many large ones are through.
 TEST(Direct, LargeMessagesTakeTheStepByTurns) {
   DirectWorld world(true);

@@ -88,7 +88,7 @@ void DeviceCore::Deliver(DeviceQp& sender, Pdu& pdu) {
   ++pdus_;
   payload_bytes_ += pdu.payload.length;
   pdu.src_qpn = sender.qpn;
-  if (sender.rate.IsSet() && IsRequest(pdu)) CountRate(sender, pdu);
+  if (sender.rate != nullptr && IsRequest(pdu)) CountRate(sender, pdu);
   uint64_t use = BeginUse(sender, pdu);
   Route(sender, pdu, use);
   EndUse(use);
@@ -337,7 +337,7 @@ void DeviceCore::TakeWaiting(DeviceQp& qp) {
 }
 
 void DeviceCore::DropWaiting(DeviceQp& qp) {
-  std::deque<Waiting> dropped = std::move(qp.waiting);
+  std::list<Waiting> dropped = std::move(qp.waiting);
   qp.waiting.clear();
   for (const Waiting& waiting : dropped) {
     if (waiting.is_from_wire) --held_packets_;

@@ -2,6 +2,8 @@
 // leaves in constant time when its object is destroyed.
 #pragma once
 
+#include <cstdint>
+
 #include "core/base/check.h"
 
 namespace verbena::softnic {
@@ -44,6 +46,13 @@ class IntrusiveList {
     T* first = First();
     if (first != nullptr) end_.next->Unlink();
     return first;
+  }
+  // The first `count`; the visit leaves the list as it is.
+  template <typename Visit>
+  void ForFirst(uint32_t count, Visit visit) const {
+    for (ListHook<T>* hook = end_.next; hook != &end_ && count != 0; hook = hook->next, --count) {
+      visit(*hook->owner);
+    }
   }
   template <typename Visit>
   void ForEach(Visit visit) const {

@@ -6,12 +6,13 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "core/base/huge_page_pool.h"
+#include "core/base/prefetch.h"
 #include "core/ring/work_queue.h"
 #include "softnic/device/intrusive_list.h"
 #include "softnic/device/objects.h"
@@ -47,6 +48,14 @@ struct RevokedMove {
   uint64_t until = 0;  // DeviceQp::moves_submitted; 0: none was
 };
 
+// A rate limit, and the rests it takes.
+struct RateControl {
+  explicit RateControl(DeviceQp* qp) : rest(qp) {}
+
+  RateLimit limit;
+  Timer rest;  // set while the QP may send nothing
+};
+
 // Copies the next entry of a receive ring, which is there. False: it lies.
 bool FetchRecvWork(WorkQueueConsumer& ring, uint32_t max_sge, transport::RecvWork* out);
 
@@ -54,11 +63,10 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
  public:
   explicit DeviceQp(DeviceCore* device_core)
       : device(device_core),
+        ready_hook(this),
         send_cq_hook(this),
         recv_cq_hook(this),
-        ready_hook(this),
-        timer(this),
-        rate_timer(this) {}
+        timer(this) {}
 
   // --- transport::QpHost ------------------------------------------------------------------------
   bool HasSend() override {
@@ -107,6 +115,19 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   // Events of one QP not yet given to the client; more are dropped, as nobody reads them.
   static constexpr uint32_t kMaxUndeliveredEvents = 8;
 
+  // Asks for the lines of what a message touches.
+  void Expect() const { PrefetchLines(this, &wire.bytes); }
+  // Of those of what a doorbell touches.
+  void ExpectDoorbell() const {
+    PrefetchForRead(this);
+    PrefetchForRead(&transport);
+    PrefetchForRead(&waiting);
+    PrefetchForRead(&rate);
+  }
+  bool IsResting() const { return rate != nullptr && rate->rest.IsSet(); }
+
+  // What a message touches comes first: with many QPs each of its lines comes from far away, and
+  // costs as much as the work done on it (docs/bench.md, "What a QP costs").
   DeviceCore* const device;
   Session* session = nullptr;
   Nic* nic = nullptr;
@@ -114,12 +135,45 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   Cq* send_cq = nullptr;
   Cq* recv_cq = nullptr;
   Srq* srq = nullptr;
-  Td* td = nullptr;
-  shm::Handle handle = 0;
+  std::unique_ptr<transport::QpTransport> transport;
+  ListHook<DeviceQp> ready_hook;
+  QpRef self;
   Qpn qpn;
-  uint64_t cookie = 0;
-  uint64_t stream = 0;  // names this QP to the DMA engine; never reused
+  bool is_in_drain = false;
+  bool has_more_output = false;    // a drain stopped at its budget
+  bool is_blocked = false;         // a request of this QP waits at its destination
+  bool asks_for_receives = false;  // the client rings when it posts one: it is to be flushed
+  // DMA under way that reads what its requests and responses carry. In the error state nothing is
+  // flushed before it is done: a program that has its buffer back may write to it.
+  uint32_t reads_in_flight = 0;
+  // DMA under way for its requests, or of its own placements.
+  uint32_t moves_in_flight = 0;
+  std::list<Waiting> waiting;  // PDUs for this QP
+  WorkQueueConsumer send_ring;
+  uint64_t counted_qkey_violations = 0;  // in the port's counter already
+  uint64_t counted_access_disabled = 0;  // in the NIC's
+  PeerCounters counters;
+  // Of a lane (core/shm/rdm.h): whose it is, and when a message came last.
+  Place* place = nullptr;
+  Instant last_used;
+  // The peer of a connected QP, kept after a look-up as long as `peer_epoch` is the fabric's.
+  QpRef peer;
+  uint64_t peer_epoch = 0;
+  std::unique_ptr<RateControl> rate;  // nullptr: it may send as fast as it can
+  shm::Handle handle = 0;
+  transport::QpConfig config;
+  uint64_t stream = 0;           // names this QP to the DMA engine; never reused
+  uint64_t last_stream = 0;      // the connection's; 0: nothing moved yet
+  uint64_t moves_submitted = 0;  // of its own placements, ever
+  EntryMemory send_entries;
+  WireShare wire;
+
+  // The rest.
+  // As of the peer: it is at the other end of a network.
+  uint64_t wire_epoch = 0;
+  Td* td = nullptr;
   uint32_t doorbell = 0;
+  uint64_t cookie = 0;
   uint32_t path_mtu_bytes = 0;    // of a connected QP, from RTR on
   std::vector<Gid> mcast_groups;  // attached to
   IntrusiveList<Mw> windows;      // of type 2, bound to it
@@ -128,63 +182,31 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   // By QpRole: the fence it waits for after that.
   std::array<uint64_t, 2> settling{};
   uint32_t undelivered_events = 0;
-  QpRef self;
-  transport::QpConfig config;
-  std::unique_ptr<transport::QpTransport> transport;
 
   QueueMemory send_queue;
   QueueMemory recv_queue;
-  WorkQueueConsumer send_ring;
   WorkQueueConsumer recv_ring;
-  bool asks_for_receives = false;  // the client rings when it posts one: it is to be flushed
-  EntryMemory send_entries;
   EntryMemory recv_entries;
 
-  // The peer of a connected QP, kept after a look-up as long as `peer_epoch` is the fabric's.
-  QpRef peer;
-  uint64_t peer_epoch = 0;
-  // Likewise: the peer of a connected QP is at the other end of a network.
-  uint64_t wire_epoch = 0;
-  uint64_t last_stream = 0;  // the connection's; 0: nothing moved yet
-
-  std::deque<Waiting> waiting;  // PDUs for this QP
-  TxQueue tx_requests;          // to the network
+  TxQueue tx_requests;  // to the network
   TxQueue tx_responses;
-  WireShare wire;
   AckHold ack_hold;
   bool waits_for_tx = false;   // stopped making packets for want of room
   bool is_paced = false;       // in the device's list: has sent its part of this turn
   bool is_tx_stalled = false;  // in the device's list: its port had no room
-  bool is_blocked = false;     // a request of this QP waits at its destination
-  // DMA under way that reads what its requests and responses carry. In the error state nothing is
-  // flushed before it is done: a program that has its buffer back may write to it.
-  uint32_t reads_in_flight = 0;
-  // DMA under way for its requests, or of its own placements.
-  uint32_t moves_in_flight = 0;
-  uint64_t moves_submitted = 0;  // of its own placements, ever
   RevokedMove revoked;
   OtherOwners owners;                        // of what its DMA touched
   Instant held_up_since = Instant::Never();  // its ACK timer ran out, and is excused since then
-  bool is_in_drain = false;
-  bool awaits_srq = false;               // in the SRQ's list: PDUs wait for a WQE to be fetched
-  bool has_more_output = false;          // a drain stopped at its budget
-  uint64_t counted_qkey_violations = 0;  // in the port's counter already
-  uint64_t counted_access_disabled = 0;  // in the NIC's
-  bool has_lied = false;                 // counted once as a hostile act
+  bool awaits_srq = false;                   // in the SRQ's list: PDUs wait for a WQE to be fetched
+  bool has_lied = false;                     // counted once as a hostile act
   std::vector<HeldReceive> held;  // of a marked SRQ: parts of receives that its messages have
-  // Of a lane (core/shm/rdm.h): whose it is at both ends, and when a message came last.
-  Place* place = nullptr;
+  // Of a lane: whose it is at the other end.
   LaneId lane = 0;
   uint32_t source = 0;
-  Instant last_used;
-  PeerCounters counters;
 
   ListHook<DeviceQp> send_cq_hook;
   ListHook<DeviceQp> recv_cq_hook;
-  ListHook<DeviceQp> ready_hook;
   Timer timer;
-  RateLimit rate;
-  Timer rate_timer;  // set while its rate lets it send nothing
 
  private:
   transport::KeyFault FindWindow(RKey rkey, const Mw** out) const;

@@ -210,7 +210,7 @@ int DeviceCore::Modify(DeviceQp& qp, shm::ModifyQpRequest& request) {
     if (qp.transport->state() == QpState::kSqd && dgid != old_dgid) LeadTo(qp, dgid);
   }
   if ((request.mask & shm::qp_mask::kRateLimit) != 0) {
-    qp.rate.Set(request.attr.rate_limit, request.max_burst_bytes);
+    SetRate(qp, request.attr.rate_limit, request.max_burst_bytes);
   }
   return 0;
 }
@@ -232,8 +232,7 @@ void DeviceCore::ResetQp(DeviceQp& qp, Retired* retired) {
   qp.send_entries.is_busy = qp.recv_entries.is_busy = false;
   qp.awaits_srq = false;
   timers_.Remove(qp.timer);
-  rate_timers_.Remove(qp.rate_timer);
-  qp.rate = {};
+  SetRate(qp, 0, 0);
   DropWaiting(qp);
   DropTx(qp);
   LeavePeer(qp);
@@ -277,7 +276,7 @@ void DeviceCore::RemoveQp(DeviceQp& qp, Retired* retired) {
   // What was dropped, here or with a QP that went before it, may have been this one's own.
   if (qp.is_in_drain) std::erase(drain_, &qp);
   timers_.Remove(qp.timer);
-  rate_timers_.Remove(qp.rate_timer);
+  SetRate(qp, 0, 0);
   qp.ready_hook.Unlink();
   if (session.ready.IsEmpty()) session.ready_hook.Unlink();
   qp.send_cq_hook.Unlink();

@@ -18,7 +18,8 @@ constexpr uint32_t kPdusPerQpTurn = 8;
 constexpr uint32_t kOutputsPerDrain = 256;
 // The QPs of a client with fewer stay in cache by themselves.
 constexpr uint32_t kManyQps = 128;
-constexpr uint32_t kExpectedMax = 64;
+// How many QPs ahead their lines are asked for, in steps.
+constexpr uint32_t kFar = 8, kMiddle = 5, kNear = 2;
 constexpr Duration kHeldUpMax = Milliseconds(10'000);
 
 }  // namespace
@@ -49,33 +50,64 @@ void DeviceCore::ExpectDoorbell(SessionId id, uint32_t doorbell) const {
   qp->send_ring.PrefetchNext();
 }
 
-// In passes, each of which asks for what the one before it has made known. What is asked for comes
-// meanwhile for all of them.
-void DeviceCore::ExpectDoorbells(SessionId id, const uint32_t* doorbells, uint32_t count) const {
+// With many QPs each has been out of cache since its last turn. The lines that the next ones take
+// come while one is worked on: here those that a doorbell touches, the others by Lookahead. (Asked
+// for all at once they would not come any sooner, and nothing would be done meanwhile.)
+uint32_t DeviceCore::OnDoorbells(Instant now, SessionId id, const uint32_t* doorbells,
+                                 uint32_t count) {
   const Session* session = FindSession(id);
-  if (session == nullptr || session->qps.size() < kManyQps) return;
-  DeviceQp* qps[kExpectedMax];
-  uint32_t found = 0;
-  for (uint32_t i = 0; i < count && found < kExpectedMax; ++i) {
-    DeviceQp* qp = session->doorbells.Find(doorbells[i]);
-    if (qp == nullptr) continue;
-    PrefetchObject(qp, sizeof(*qp));
-    qps[found++] = qp;
+  const bool looks_ahead = session != nullptr && session->qps.size() >= kManyQps;
+  std::array<DeviceQp*, kFar> qps = {};
+  uint32_t far = 0, near = 0, fruitless = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    for (; looks_ahead && far < std::min(count, i + kFar); ++far) {
+      DeviceQp* qp = qps[far % kFar] = session->doorbells.Find(doorbells[far]);
+      if (qp != nullptr) qp->ExpectDoorbell();
+    }
+    for (; near < std::min(far, i + kNear); ++near) {
+      const DeviceQp* qp = qps[near % kFar];
+      if (qp != nullptr) qp->transport->ExpectDoorbell();
+    }
+    if (!OnDoorbell(now, id, doorbells[i])) ++fruitless;
   }
-  for (uint32_t i = 0; i < found; ++i) {
-    qps[i]->transport->Expect();
-    qps[i]->send_ring.PrefetchNext();
-  }
-  DeviceQp* peers[kExpectedMax];
-  for (uint32_t i = 0; i < found; ++i) {
-    qps[i]->transport->ExpectRecord();
-    peers[i] = FindQp(qps[i]->peer);
-    if (peers[i] != nullptr && peers[i] != qps[i]) PrefetchObject(peers[i], sizeof(*peers[i]));
-  }
-  for (uint32_t i = 0; i < found; ++i) {
-    if (peers[i] != nullptr && peers[i] != qps[i]) peers[i]->transport->Expect();
-  }
+  return fruitless;
 }
+
+// The QPs of a session that take their turns next.
+class DeviceCore::Lookahead {
+ public:
+  Lookahead(const DeviceCore* core, const Session& session) : core_(core) {
+    if (session.qps.size() < kManyQps) return;
+    session.ready.ForFirst(kPdusPerSessionTurn, [this](DeviceQp& qp) { qps_[count_++] = &qp; });
+    for (uint32_t i = 0; i < kFar; ++i) Look(i);
+  }
+  // Another turn begins.
+  void Advance() { Look(turn_++ + kFar); }
+
+ private:
+  // The QP at `place` is the last that is looked at, one step further are those before it: each
+  // step asks for what the one before it has made known.
+  void Look(uint32_t place) {
+    if (place < count_) qps_[place]->Expect();
+    if (const uint32_t index = place - (kFar - kMiddle); index < count_) {
+      DeviceQp& qp = *qps_[index];
+      qp.transport->Expect();
+      qp.send_ring.PrefetchNext();
+      const DeviceQp* peer = core_->FindQp(qp.peer);
+      if (peer != nullptr && peer != &qp) peer->Expect();
+    }
+    if (const uint32_t index = place - (kFar - kNear); index < count_) {
+      DeviceQp& qp = *qps_[index];
+      qp.transport->ExpectRecord();
+      const DeviceQp* peer = core_->FindQp(qp.peer);
+      if (peer != nullptr && peer != &qp) peer->transport->Expect();
+    }
+  }
+
+  const DeviceCore* const core_;
+  uint32_t count_ = 0, turn_ = 0;
+  std::array<DeviceQp*, kPdusPerSessionTurn> qps_;
+};
 
 void DeviceCore::MarkForDrain(DeviceQp& qp) {
   if (qp.is_in_drain) return;
@@ -274,9 +306,11 @@ bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
     Session* session = ready_sessions_.PopFront();
     if (session == nullptr) break;
     uint32_t turn = std::min(left, kPdusPerSessionTurn);
+    Lookahead ahead(this, *session);
     while (turn > 0) {
       DeviceQp* qp = session->ready.PopFront();
       if (qp == nullptr) break;
+      ahead.Advance();
       const uint32_t used = RunTurn(*qp, std::min(turn, kPdusPerQpTurn));
       turn -= std::min(turn, used);
       left -= std::min(left, used);

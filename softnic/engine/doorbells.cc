@@ -281,11 +281,10 @@ uint32_t Shard::GatherRung(ClientPort* port, uint32_t budget) {
 
 void Shard::ServeRung(ClientPort* port) {
   if (rung_.empty()) return;
-  if (rung_.size() > 1) {
-    device_->ExpectDoorbells(port->id, rung_.data(), static_cast<uint32_t>(rung_.size()));
-  }
-  for (const uint32_t doorbell : rung_) {
-    if (!device_->OnDoorbell(now_, port->id, doorbell)) port->fruitless.Count(now_);
+  for (uint32_t fruitless =
+           device_->OnDoorbells(now_, port->id, rung_.data(), static_cast<uint32_t>(rung_.size()));
+       fruitless != 0; --fruitless) {
+    port->fruitless.Count(now_);
   }
   port->last_doorbell = rung_.back();
   rung_.clear();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/base/prefetch.h"
 #include "transport/pdu.h"
 #include "transport/qp_attributes.h"
 #include "transport/qp_host.h"
@@ -20,6 +21,8 @@ class Completer {
             SendWindow* window)
       : config_(config), host_(host), attributes_(attributes), requester_(requester), w_(window) {}
 
+  // Asks for the lines of what messages without a response of their own touch.
+  void Expect() const { PrefetchLines(this, &dma_source_); }
   void Reset();
   bool CanAccept() const { return !placements_.IsFull(); }
   // An acknowledgement or a response. Stale and impossible ones are ignored.

@@ -14,12 +14,11 @@ constexpr DmaToken kEpochMask = 0xff;
 }  // namespace
 
 RcQp::RcQp(const QpConfig& config, QpHost* host)
-    : config_(config),
-      host_(host),
+    : host_(host),
       attributes_(config),
-      requester_(config_, host, &attributes_, &counters_, &window_),
-      completer_(config_, host, &attributes_, &requester_, &window_),
-      responder_(config_, host, &attributes_, &counters_) {}
+      requester_(attributes_.config(), host, &attributes_, &counters_, &window_),
+      completer_(attributes_.config(), host, &attributes_, &requester_, &window_),
+      responder_(attributes_.config(), host, &attributes_, &counters_) {}
 
 // --- inputs --------------------------------------------------------------------------------------
 
@@ -239,7 +238,7 @@ void RcQp::EnterError() {
   window_.may_send = false;
   window_.sq_may_hold_more = true;  // WQEs not fetched yet are flushed too
   responder_.Halt();
-  last_wqe_due_ = config_.has_srq;
+  last_wqe_due_ = attributes_.config().has_srq;
 }
 
 void RcQp::Reset() {

@@ -25,7 +25,14 @@ class RcQp final : public QpTransport, public OnHugePages {
   RcQp(const RcQp&) = delete;
   RcQp& operator=(const RcQp&) = delete;
 
-  void Expect() const override { PrefetchObject(this, sizeof(*this)); }
+  void Expect() const override {
+    PrefetchForRead(this);
+    PrefetchForRead(&window_.may_send);
+    attributes_.Expect();
+    PrefetchLines(&counters_.qkey_violation, &completer_);
+    completer_.Expect();
+    responder_.Expect();
+  }
   void ExpectRecord() const override { window_.ExpectRecord(); }
   void OnDoorbell(Instant now) override;
   void OnPdu(Instant now, const Pdu& pdu) override;
@@ -65,21 +72,20 @@ class RcQp final : public QpTransport, public OnHugePages {
   // What a WRITE of its peer asks for, as far as its key goes (rc_direct.cc).
   bool AllowsWrite(const SendRecord& rec);
 
-  const QpConfig config_;
+  // In order of address: what a message touches lies in few lines, which Expect knows.
   QpHost* host_;
-  QpCounters counters_;
-  QpAttributes attributes_;
   SendWindow window_;
-  Requester requester_;
-  Completer completer_;
-  Responder responder_;
-
+  QpAttributes attributes_;
+  QpCounters counters_;
   // Tells results of DMA from before a reset from today's.
   uint8_t epoch_ = 0;
   bool comm_established_ = false;
   bool last_wqe_due_ = false;
   static constexpr uint32_t kEventsMax = 16;
   GrowingRing<EventType, kEventsMax> events_;
+  Requester requester_;
+  Completer completer_;
+  Responder responder_;
 };
 
 }  // namespace verbena::transport::rc

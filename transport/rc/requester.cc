@@ -74,8 +74,9 @@ void Requester::OnModify() {
   mtu_shift_ = static_cast<uint32_t>(std::countr_zero(mtu_bytes_));
   pdu_bytes_max_ = attributes_->pdu_bytes_max();
   ApplyWindow();
-  retries_left_ = attributes_->retry_count_max();
-  rnr_retries_left_ = attributes_->rnr_retry_count_max();
+  retries_left_ = retry_count_max_ = attributes_->retry_count_max();
+  rnr_retries_left_ = rnr_retry_count_max_ = attributes_->rnr_retry_count_max();
+  ack_timeout_ = attributes_->has_ack_timeout() ? attributes_->ack_timeout() : Duration{0};
   w_->may_send = true;
 }
 

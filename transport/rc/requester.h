@@ -134,8 +134,11 @@ class Requester {
   Msn credit_limit_;
   Msn credit_msn_;  // of the acknowledgement that set it
   Msn next_ssn_;
+  uint8_t retry_count_max_ = 0;
+  uint8_t rnr_retry_count_max_ = 0;  // kRetryForever: no limit
   uint8_t retries_left_ = 0;
   uint8_t rnr_retries_left_ = 0;
+  Duration ack_timeout_{0};  // 0: none
   bool corrupt_queue_ = false;
   // A bind or invalidation was begun and waits for what the old key has let in.
   bool awaits_settled_keys_ = false;

@@ -101,7 +101,7 @@ void Requester::Retry(Instant now, const RequesterInput& input) {
   --retries_left_;
   // A second try in vain: one packet lost each time must not end the connection, so it gets two
   // chances from now on. Between local peers nothing is lost, and a PDU may be a whole message.
-  repeat_due_ = window_psns_ != 0 && retries_left_ + 1 < attributes_->retry_count_max();
+  repeat_due_ = window_psns_ != 0 && retries_left_ + 1 < retry_count_max_;
   cautious_pdus_ = kCautiousPdus;
   GoBackTo(input.psn);
   ack_deadline_ = Instant::Never();  // armed again with the first PDU sent again
@@ -112,7 +112,7 @@ void Requester::RetryAfterRnr(Instant now, const RequesterInput& input) {
     Apply(now, {RequesterEvent::kRnrRetryExceeded, input.index, input.psn, 0, VendorErr::kNone});
     return;
   }
-  if (attributes_->rnr_retry_count_max() != kRetryForever) --rnr_retries_left_;
+  if (rnr_retry_count_max_ != kRetryForever) --rnr_retries_left_;
   GoBackTo(input.psn);
   ack_deadline_ = Instant::Never();
   rnr_deadline_ = now + RnrDelay(input.rnr_timer_code);
@@ -139,8 +139,8 @@ void Requester::GoBackTo(Psn psn) {
 }
 
 void Requester::OnProgress(Instant now) {
-  retries_left_ = attributes_->retry_count_max();
-  rnr_retries_left_ = attributes_->rnr_retry_count_max();
+  retries_left_ = retry_count_max_;
+  rnr_retries_left_ = rnr_retry_count_max_;
   implied_nak_served_ = repeat_due_ = false;
   if (w_->unacked_psn == w_->sent_psn) {
     ack_deadline_ = Instant::Never();
@@ -181,11 +181,11 @@ void Requester::OnSourceFault(Instant now, Psn psn) {
 
 void Requester::ArmAckTimer(Instant now) {
   // While the peer is given time nothing is expected of it.
-  if (!attributes_->has_ack_timeout() || !rnr_deadline_.IsNever()) {
+  if (ack_timeout_.ns == 0 || !rnr_deadline_.IsNever()) {
     ack_deadline_ = Instant::Never();
     return;
   }
-  ack_deadline_ = now + attributes_->ack_timeout() * kAckTimeoutFactor;
+  ack_deadline_ = now + ack_timeout_ * kAckTimeoutFactor;
   if (window_psns_ != 0 || pdu_bytes_max_ == mtu_bytes_) return;
   // The interval counts from the last packet sent. A whole-message PDU is not "sent" until its
   // bytes have moved, and no packet inside it is acknowledged meanwhile.

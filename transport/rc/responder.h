@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "core/base/instant.h"
+#include "core/base/prefetch.h"
 #include "core/base/psn.h"
 #include "transport/pdu.h"
 #include "transport/qp_attributes.h"
@@ -31,6 +32,8 @@ class Responder {
   Responder(const QpConfig& config, QpHost* host, QpAttributes* attributes, QpCounters* counters)
       : config_(config), host_(host), attributes_(attributes), counters_(counters) {}
 
+  // Asks for the lines of what most messages touch.
+  void Expect() const { PrefetchLines(this, &failure_); }
   void Reset();
   void Start(Psn rq_psn);  // INIT to RTR
   void OnModify();         // settings may have changed
@@ -230,27 +233,33 @@ class Responder {
   Psn epsn_;      // expected next
   Psn done_psn_;  // one past the newest that is done, and so may be acknowledged
   Msn msn_;       // messages completed
-  MessageState message_;
   bool is_halted_ = true;
   NakSent nak_sent_ = NakSent::kNone;
-  int32_t seen_psns_ = 0;  // since an RNR NAK, from epsn_ to the newest packet that came
-  // Of the request being checked.
-  shm::VendorErr check_vendor_err_ = shm::VendorErr::kNone;
-  bool check_took_receive_ = false;
-
-  static constexpr uint32_t kOpsMax = 64;
-  GrowingRing<Op, kOpsMax> ops_;
-  uint32_t reads_waiting_ = 0;          // READs in ops_
-  uint32_t invalidations_waiting_ = 0;  // SENDs with invalidate in ops_
+  bool ack_due_ = false;
+  bool nak_due_ = false;
+  bool dma_due_ = false;
   // The key of the SEND at the front is dead, and what it has let in is under way still.
   bool awaits_settled_keys_ = false;
+  bool has_failure_ = false;
+  bool check_took_receive_ = false;  // of the request being checked
+  static constexpr uint32_t kOpsMax = 64;
+  GrowingRing<Op, kOpsMax> ops_;
   uint32_t dma_outstanding_ = 0;    // results still to come
   uint32_t results_to_ignore_ = 0;  // the next so many are of requests taken back or abandoned
-  uint32_t read_sent_bytes_ = 0;    // of the READ at the front
-
+  uint32_t receives_used_ = 0;
   // Receive WQEs fetched and not completed, oldest first; ops_ use the first receives_used_.
   GrowingRing<RecvWork, 2 * kOpsMax> receives_;
-  uint32_t receives_used_ = 0;
+  GrowingRing<ReceiveCompletion, 2 * kOpsMax> completions_;
+  MessageState message_;
+
+  // From here on: what messages of one PDU and without a fault do not touch.
+  ResponderFailure failure_;
+  shm::VendorErr check_vendor_err_ = shm::VendorErr::kNone;  // of the request being checked
+  int32_t seen_psns_ = 0;       // since an RNR NAK, from epsn_ to the newest packet that came
+  uint32_t reads_waiting_ = 0;  // READs in ops_
+  uint32_t invalidations_waiting_ = 0;  // SENDs with invalidate in ops_
+  uint32_t read_sent_bytes_ = 0;        // of the READ at the front
+
   // Each resolved anew for a request; polled at once.
   std::unique_ptr<DmaSegment[]> receive_segments_;
   uint16_t receive_segment_count_ = 0;
@@ -261,22 +270,15 @@ class Responder {
   uint32_t atomics_next_ = 0;
   uint32_t atomics_valid_ = 0;
 
-  bool dma_due_ = false;
   DmaRequest::Kind dma_kind_ = DmaRequest::Kind::kCopy;
   Payload dma_source_;
   const DmaSegment* dma_destination_ = nullptr;
   uint16_t dma_destination_count_ = 0;
   uint64_t dma_destination_offset_ = 0;
 
-  bool ack_due_ = false;
-  bool nak_due_ = false;
   AckType nak_type_ = AckType::kNak;
   NakCode nak_code_ = NakCode::kPsnSequenceError;
   Psn nak_psn_;
-
-  GrowingRing<ReceiveCompletion, 2 * kOpsMax> completions_;
-  bool has_failure_ = false;
-  ResponderFailure failure_;
 };
 
 }  // namespace verbena::transport::rc

@@ -91,10 +91,10 @@ struct SendRecord {
   }
 
   static constexpr uint32_t kSmallBodyBytes = 64;  // two SGEs and their segments
-  alignas(16) std::byte small_body[kSmallBodyBytes];
   bool body_is_big = false;
   uint32_t big_body_bytes = 0;
   std::unique_ptr<std::byte[]> big_body;
+  alignas(16) std::byte small_body[kSmallBodyBytes];
 };
 
 class SendWindow {
@@ -114,17 +114,14 @@ class SendWindow {
   bool sq_may_hold_more = false;
   bool may_send = false;  // PollRequest might produce something
 
-  const SendRecord& At(uint32_t index) const {
-    return (*chunks_[index / kChunkRecords % kChunks])[index % kChunkRecords];
-  }
-  SendRecord& At(uint32_t index) {
-    return (*chunks_[index / kChunkRecords % kChunks])[index % kChunkRecords];
-  }
+  const SendRecord& At(uint32_t index) const { return (*ChunkOf(index))[index % kChunkRecords]; }
+  SendRecord& At(uint32_t index) { return (*ChunkOf(index))[index % kChunkRecords]; }
   // Asks for the cache lines of the record that Push gives next.
   void ExpectRecord() const {
     const uint32_t index = head == tail ? 0 : tail;
-    const auto& chunk = chunks_[index / kChunkRecords % kChunks];
-    if (chunk != nullptr) PrefetchObject(&(*chunk)[index % kChunkRecords], sizeof(SendRecord));
+    if (index >= kChunkRecords || first_chunk_ == nullptr) return;  // a busy QP's are at hand
+    const SendRecord& record = (*first_chunk_)[index];
+    PrefetchLines(&record, &record + 1);
   }
   // Something changed that may let the requester go on.
   void WakeSender() { may_send = cursor != tail || sq_may_hold_more; }
@@ -133,7 +130,7 @@ class SendWindow {
   SendRecord& Push() {
     // An empty window starts over, so that a QP with little in flight stays in its first chunk.
     if (head == tail) head = retired = acked = cursor = tail = 0;
-    auto& chunk = chunks_[tail / kChunkRecords % kChunks];
+    auto& chunk = ChunkOf(tail);
     if (chunk == nullptr) chunk = std::make_unique<Chunk>();
     return At(tail++);
   }
@@ -155,7 +152,24 @@ class SendWindow {
   static constexpr uint32_t kChunkRecords = 4;
   static constexpr uint32_t kChunks = kRecords / kChunkRecords;
   struct Chunk : std::array<SendRecord, kChunkRecords>, OnHugePages {};
-  std::array<std::unique_ptr<Chunk>, kChunks> chunks_;
+  using ChunkPtr = std::unique_ptr<Chunk>;
+
+  // Precondition of the first: the record is there.
+  const ChunkPtr& ChunkOf(uint32_t index) const {
+    const uint32_t chunk = index / kChunkRecords % kChunks;
+    return chunk == 0 ? first_chunk_ : (*more_chunks_)[chunk - 1];
+  }
+  ChunkPtr& ChunkOf(uint32_t index) {
+    const uint32_t chunk = index / kChunkRecords % kChunks;
+    if (chunk == 0) return first_chunk_;
+    if (more_chunks_ == nullptr) more_chunks_ = std::make_unique<MoreChunks>();
+    return (*more_chunks_)[chunk - 1];
+  }
+
+  ChunkPtr first_chunk_;
+  // Of QPs with much under way.
+  using MoreChunks = std::array<ChunkPtr, kChunks - 1>;
+  std::unique_ptr<MoreChunks> more_chunks_;
 };
 
 }  // namespace verbena::transport::rc
