@@ -57,16 +57,9 @@ class Pool {
 
   // What is left of the last block is lost: less than one object.
   void AddBlock() {
-    // Twice as much address space, to have an aligned page in it.
-    void* area = mmap(nullptr, 2 * kHugePageBytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (area == MAP_FAILED) throw std::bad_alloc();
-    auto begin = reinterpret_cast<uintptr_t>(area);
-    const uintptr_t aligned = (begin + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
-    if (aligned != begin) munmap(area, aligned - begin);
-    const uintptr_t end = aligned + kHugePageBytes;
-    munmap(reinterpret_cast<void*>(end), begin + 2 * kHugePageBytes - end);
-    next_ = reinterpret_cast<char*>(aligned);
+    void* block = MapAtHugePage(kHugePageBytes, PROT_READ | PROT_WRITE);
+    if (block == MAP_FAILED) throw std::bad_alloc();
+    next_ = static_cast<char*>(block);
     room_bytes_ = kHugePageBytes;
     // A kernel that has none gives small ones: slower, that is all.
     madvise(next_, kHugePageBytes, MADV_HUGEPAGE);
