@@ -1,9 +1,7 @@
 #include "fi_shim/hw_cq.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <bit>
@@ -18,19 +16,9 @@ namespace {
 
 // At most so many in one call, so that who reads one completion does not wait for all.
 constexpr uint32_t kBatch = 256;
-// A reader that spins looks whether the daemon lives, now and then.
-constexpr uint32_t kEmptyPollsPerClockRead = 1024;
-constexpr int64_t kLivenessPeriodNs = 100'000'000;
-constexpr uint32_t kEmptyPollsPerYield = 256;
 // What has room of its own needs a quarter; another is for what is on its way when the NIC finds
 // the CQ half full.
 constexpr uint64_t kRoomForReceives = 4;
-
-int64_t CoarseNowNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 int FiError(int error) {
   switch (error) {
@@ -130,19 +118,6 @@ void ServeMembers(HwCq* hw, bool is_dead) {
     }
   }
   hw->members_lock.Unlock();
-}
-
-void OnEmptyPoll(HwCq* hw) {
-  const uint32_t polls = hw->empty_polls.load(std::memory_order_relaxed) + 1;
-  hw->empty_polls.store(polls, std::memory_order_relaxed);
-  if (polls % kEmptyPollsPerClockRead == 0) {
-    const int64_t now_ns = CoarseNowNs();
-    if (now_ns - hw->liveness_checked_ns.load(std::memory_order_relaxed) > kLivenessPeriodNs) {
-      hw->liveness_checked_ns.store(now_ns, std::memory_order_relaxed);
-      hw->domain->session->IsAlive();
-    }
-  }
-  if (polls % kEmptyPollsPerYield == 0 || hw->domain->session->NicWaitsForCpu()) sched_yield();
 }
 
 }  // namespace
@@ -247,7 +222,7 @@ void Progress(HwCq* hw) {
   if (__builtin_expect(session->IsForkedCopy(), 0)) return;
   if (hw->with_progress.load(std::memory_order_relaxed) != 0) ServeMembers(hw, false);
   if (TakeCompletions(hw, /*is_room_asked=*/true)) {
-    hw->empty_polls.store(0, std::memory_order_relaxed);
+    hw->empty_polls.Reset();
     return;
   }
   if (__builtin_expect(session->KnownDead(), 0)) {
@@ -255,7 +230,7 @@ void Progress(HwCq* hw) {
     if (hw->unaware.load() != 0 && IsEmpty(hw)) ServeMembers(hw, true);
     return;
   }
-  OnEmptyPoll(hw);
+  hw->empty_polls.OnEmpty(session);
 }
 
 void TakeAll(HwCq* hw) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "core/client/empty_polls.h"
 #include "core/ring/completion_queue.h"
 #include "fi_shim/list.h"
 #include "fi_shim/objects.h"
@@ -32,8 +33,7 @@ struct HwCq {
   // Messages of one receive and data that come with WRITEs complete here, too, up to half of the
   // ring (core/shm/rdm.h).
   bool has_receives = false;
-  std::atomic<uint32_t> empty_polls{0};
-  std::atomic<int64_t> liveness_checked_ns{0};
+  client::EmptyPolls empty_polls;
 
   // Held while an endpoint's `progress` or `on_death` is called, so that it can't be closed under
   // them; before `lock`. They may take `lock` (Reserve), and must not Join or Leave.

@@ -12,12 +12,6 @@
 namespace verbena::verbs {
 namespace {
 
-// A spinning program gives its core away this often, so that on a crowded machine the daemon runs.
-constexpr uint32_t kEmptyPollsPerYield = 256;
-// How often an empty poll looks at the clock, and how often, by the clock, after the daemon.
-constexpr uint32_t kEmptyPollsPerClockRead = 64;
-constexpr int64_t kLivenessPeriodNs = 50'000'000;
-
 int64_t CoarseNowNs() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -288,19 +282,6 @@ void ConsumeCompletion(Cq* cq) {
   if (!cq->current_is_flush) cq->ring.Consume();
 }
 
-void OnEmptyPoll(Cq* cq) {
-  uint32_t polls = cq->empty_polls.load(std::memory_order_relaxed) + 1;
-  cq->empty_polls.store(polls, std::memory_order_relaxed);
-  if (cq->context->session->NicWaitsForCpu()) sched_yield();
-  if (polls % kEmptyPollsPerClockRead != 0) return;
-  int64_t now_ns = CoarseNowNs();
-  if (now_ns - cq->liveness_checked_ns.load(std::memory_order_relaxed) > kLivenessPeriodNs) {
-    cq->liveness_checked_ns.store(now_ns, std::memory_order_relaxed);
-    cq->context->session->IsAlive();
-  }
-  if (polls % kEmptyPollsPerYield == 0) sched_yield();
-}
-
 // Up to num_entries completions; fewer mean the CQ is empty. -1: a forked child's copy; or the
 // daemon is gone, all that was posted is told, and nothing will ever come: who waits for a receive
 // of an SRQ would wait for ever.
@@ -317,13 +298,13 @@ int PollCq(ibv_cq* base, int num_entries, ibv_wc* wc) {
   }
   if (polled > 0) {
     cq->ring.Publish();
-    cq->empty_polls.store(0, std::memory_order_relaxed);
+    cq->empty_polls.Reset();
   }
   const bool is_at_end = cq->is_at_end;
   cq->lock.Unlock();
   if (polled != 0) return polled;
   if (is_at_end && num_entries > 0) return -1;
-  OnEmptyPoll(cq);
+  cq->empty_polls.OnEmpty(cq->context->session);
   return 0;
 }
 

@@ -26,13 +26,13 @@ int StartPoll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
   if (__builtin_expect(cq->context->session->IsForkedCopy(), 0)) return EIO;
   cq->lock.Lock();  // until end_poll, as libibverbs' providers do
   if (LoadNext(cq)) {
-    cq->empty_polls.store(0, std::memory_order_relaxed);
+    cq->empty_polls.Reset();
     return 0;
   }
   const bool is_at_end = cq->is_at_end;
   cq->lock.Unlock();
   if (is_at_end) return EIO;
-  OnEmptyPoll(cq);
+  cq->empty_polls.OnEmpty(cq->context->session);
   return ENOENT;
 }
 

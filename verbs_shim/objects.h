@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "core/base/types.h"
+#include "core/client/empty_polls.h"
 #include "core/client/payload.h"
 #include "core/client/session.h"
 #include "core/client/sync.h"
@@ -145,9 +146,7 @@ struct Cq {
   bool current_is_flush;
   bool is_at_end;  // the daemon is gone, and nothing is left to tell
   shm::Cqe flush;  // made here when the daemon is gone
-  // Counted without the lock, and so not exactly.
-  std::atomic<uint32_t> empty_polls;
-  std::atomic<int64_t> liveness_checked_ns;
+  client::EmptyPolls empty_polls;  // without the lock
 };
 static_assert(offsetof(Cq, context) == sizeof(ibv_cq_ex));
 
@@ -327,7 +326,6 @@ const shm::Cqe* NextCompletion(Cq* cq);
 void ConsumeCompletion(Cq* cq);
 // Bookkeeping of an unsuccessful poll: yields and looks after the daemon now and then. Call it
 // without the lock.
-void OnEmptyPoll(Cq* cq);
 
 // The events of an object that has just left the table are nobody's: as with the kernel, a program
 // does not find its fd readable for them. Asynchronous events; completion events of a channel.

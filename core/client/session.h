@@ -76,8 +76,8 @@ class Session {
     if (__builtin_expect(sleep != 0, 0)) WakeNic(sleep);
   }
 
-  // For who polls in vain: whether the NIC is ready to run and can't, or is only just being woken,
-  // while this thread has the CPU.
+  // For who polls in vain (EmptyPolls): whether the NIC is ready to run and can't, or is only just
+  // being woken, while this thread has the CPU.
   bool NicWaitsForCpu() const {
     const uint32_t sleep = status_->sleeping.load(std::memory_order_relaxed);
     if (sleep != 0) return sleep == woken_from_.load(std::memory_order_relaxed);

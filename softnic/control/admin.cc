@@ -332,6 +332,8 @@ void AdminConnection::Status() {
                                    {"wakeups", counters.wakeups},
                                    {"spins", counters.spins},
                                    {"short_spins", counters.short_spins},
+                                   {"yields", counters.yields},
+                                   {"late_yields", counters.late_yields},
                                    {"thread_rings", counters.thread_rings},
                                    {"takeovers", counters.takeovers},
                                    {"cpu_pct", cpu_pct},

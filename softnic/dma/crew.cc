@@ -29,16 +29,6 @@ constexpr uint32_t kQuietTicksMax = 100;
 // not matter to those who wait.
 constexpr uint32_t kRunnableTicksMax = 20;
 
-// Refused, the NIC only waits longer for its CPU.
-void AskForShortTurns() {
-  SchedulingAttributes attributes = {};
-  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
-  if (attributes.policy != SCHED_OTHER) return;
-  attributes.flags = 0;
-  attributes.runtime_ns = kShortTurnNs;
-  syscall(SYS_sched_setattr, 0, &attributes, 0);
-}
-
 int64_t NowNs() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -155,7 +145,7 @@ bool CopyCrew::Stop(int wait_ms) {
 void CopyCrew::ThreadMain(CopyThread* me) {
   me->tid_.store(static_cast<int>(syscall(SYS_gettid)), std::memory_order_release);
   pthread_setname_np(pthread_self(), ("verbena-" + std::to_string(me->index_)).c_str());
-  AskForShortTurns();
+  AskForTurns(kShortTurnNs);
   std::unique_lock lock(mutex_);
   while (!IsStopping()) {
     if (std::exchange(me->is_named_, false)) {

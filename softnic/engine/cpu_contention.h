@@ -6,11 +6,11 @@
 // message. Neither sees the other, but each can tell how long it waited after it was woken.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 
 #include "core/base/instant.h"
+#include "softnic/engine/backoff.h"
 
 namespace verbena::softnic {
 
@@ -33,17 +33,16 @@ class CpuContention {
     const Duration each{(waited.ns - waited_.ns) / kSleepsPerLook};
     const bool is_known = std::exchange(is_known_, true);
     waited_ = waited;
-    if (!is_known || now < until_) return;
+    if (!is_known || IsContended(now)) return;
     if (each < too_long_) {
-      if (now - until_ > kLongest) length_ = {0};
-      return;
+      backoff_.OnGood(now);
+    } else {
+      backoff_.OnHarm(now);
     }
-    length_ = std::clamp(Duration{2 * length_.ns}, kFirst, kLongest);
-    until_ = now + length_;
   }
   // A thread of its own follows: what the one before had waited means nothing to it.
   void OnNewThread() { is_known_ = false; }
-  bool IsContended(Instant now) const { return now < until_; }
+  bool IsContended(Instant now) const { return backoff_.IsOn(now); }
 
  private:
   static constexpr Duration kTooLongMin = Microseconds(10);
@@ -52,8 +51,7 @@ class CpuContention {
   uint32_t sleeps_ = 0;
   bool is_known_ = false;
   Duration waited_{0};  // when it was looked at last
-  Duration length_{0};  // of the last time that was contended
-  Instant until_{0};
+  Backoff backoff_{kFirst, kLongest};
 };
 
 }  // namespace verbena::softnic

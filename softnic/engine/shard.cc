@@ -80,6 +80,8 @@ ShardCounters Shard::counters() const {
   c.wakeups = wakeups_.load(std::memory_order_relaxed);
   c.spins = spins_.load(std::memory_order_relaxed);
   c.short_spins = short_spins_.load(std::memory_order_relaxed);
+  c.yields = yields_.load(std::memory_order_relaxed);
+  c.late_yields = late_yields_.load(std::memory_order_relaxed);
   c.thread_rings = thread_rings_.load(std::memory_order_relaxed);
   c.takeovers = crew_->takeovers();
   return c;
@@ -229,6 +231,7 @@ bool Shard::HasWorkLeft() const {
 void Shard::Lead(CopyThread& me) {
   run_delay_.OpenOfThisThread();
   contention_.OnNewThread();
+  turn_ns_ = kShortTurnNs;  // the crew's, all of them
   now_ = ReadClock();
   while (!crew_->IsStopping()) {
     bool worked = false;
@@ -241,15 +244,19 @@ void Shard::Lead(CopyThread& me) {
         if (!was_idle_) idle_since_ = now_;
       }
       was_idle_ = !worked;
-      bool shares_cpu = false;
-      Duration idle = worked ? Duration{0} : now_ - idle_since_;
-      if (idle >= SpinLimit(&shares_cpu)) {
-        if (shares_cpu) Count(short_spins_);
-        Sleep();
+      const Duration idle = worked ? Duration{0} : now_ - idle_since_;
+      const Wait wait = WaitForWork();
+      if (idle >= wait.limit) {
+        if (wait.shares_cpu) Count(short_spins_);
+        Sleep(wait.shares_cpu);
         was_idle_ = false;
         continue;
       }
-      __builtin_ia32_pause();
+      if (idle >= wait.quiet) {
+        Yield();
+      } else {
+        __builtin_ia32_pause();
+      }
     }
     if (active_.size() < ports_.size() && now_ - last_parked_poll_ >= kParkedPollInterval) {
       PollParked();

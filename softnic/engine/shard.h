@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/base/instant.h"
+#include "core/base/sched_attr.h"
 #include "softnic/device/device.h"
 #include "softnic/dma/crew.h"
 #include "softnic/dma/process_dma.h"
@@ -22,6 +23,7 @@
 #include "softnic/engine/mailbox.h"
 #include "softnic/engine/run_delay.h"
 #include "softnic/engine/spin_policy.h"
+#include "softnic/engine/yield_policy.h"
 #include "transport/port/packet_port.h"
 
 namespace verbena::softnic {
@@ -32,6 +34,8 @@ struct ShardCounters {
   uint64_t wakeups = 0;       // sleeps ended by a client or the control thread, not by time
   uint64_t spins = 0;         // turns that found nothing to do
   uint64_t short_spins = 0;   // sleeps taken early for a client on the same CPU
+  uint64_t yields = 0;        // of the CPU, without a sleep
+  uint64_t late_yields = 0;   // of them, those after which others kept it for long
   uint64_t thread_rings = 0;  // found in the doorbell pages of thread domains
   uint64_t takeovers = 0;     // leaders deposed because a copy hung
 };
@@ -115,9 +119,18 @@ class Shard {
   bool HasWorkLeft() const;
 
   // sleep.cc
-  Duration SpinLimit(bool* shares_cpu);
+  // How long the shard waits for work: for `quiet` it spins, from then on it gives its CPU away,
+  // and after `limit` it sleeps.
+  struct Wait {
+    Duration quiet, limit;
+    bool shares_cpu;
+  };
+  Wait WaitForWork();
+  void Yield();
+  void EndYields(bool shares_cpu);
+  void TakeTurns(uint64_t turn_ns);
   void TellCpu();
-  void Sleep();
+  void Sleep(bool shares_cpu);
   bool HasNews();
   void LookForRivals();
   void UnparkRecent();
@@ -176,9 +189,11 @@ class Shard {
   SpinTimes spin_times_;
   CpuContention contention_;
   RunDelay run_delay_;  // of the thread that leads
+  YieldPolicy yield_policy_;
+  uint64_t turn_ns_ = kShortTurnNs;  // of the thread that leads
   Instant awake_since_;
-  std::atomic<uint64_t> turns_{0}, sleeps_{0}, wakeups_{0}, spins_{0}, short_spins_{0},
-      thread_rings_{0};
+  std::atomic<uint64_t> turns_{0}, sleeps_{0}, wakeups_{0}, spins_{0}, short_spins_{0}, yields_{0},
+      late_yields_{0}, thread_rings_{0};
 };
 
 }  // namespace verbena::softnic

@@ -1,6 +1,7 @@
 // When the shard sleeps, and how it is woken without losing a doorbell.
 #include <sched.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ constexpr Duration kAwakeMax = Milliseconds(1);
 
 }  // namespace
 
-Duration Shard::SpinLimit(bool* shares_cpu) {
+Shard::Wait Shard::WaitForWork() {
   TellCpu();
   SpinPolicy policy(polls_on_cpu_, spin_times_);
   for (size_t i = 0; i < recent_.size();) {
@@ -42,8 +43,39 @@ Duration Shard::SpinLimit(bool* shares_cpu) {
     policy.ExpectPackets();
   }
   if (contention_.IsContended(now_)) policy.MakeRoom();
-  *shares_cpu = policy.SharesCpu();
-  return policy.Limit();
+  Wait wait = {policy.Limit(), policy.Limit(), policy.SharesCpu()};
+  if (yield_policy_.MayYield(now_)) {
+    wait.quiet = policy.QuietLimit(!networks_.empty());
+    wait.limit = std::max(wait.limit, policy.YieldingLimit());
+  }
+  return wait;
+}
+
+// Short turns bring a sleeping thread its CPU soon (docs/adr/0022), but who takes shorter ones than
+// the others has to yield many times before it is theirs: a kernel that shares by deadlines lets a
+// thread that yields off with the rest of its turn.
+void Shard::TakeTurns(uint64_t turn_ns) {
+  if (turn_ns_ == turn_ns) return;
+  turn_ns_ = turn_ns;
+  AskForTurns(turn_ns);
+}
+
+void Shard::Yield() {
+  TakeTurns(kOrdinaryTurnNs);
+  const Instant begin = ReadClock();
+  sched_yield();
+  now_ = ReadClock();
+  Count(yields_);
+  if (now_ - begin >= YieldPolicy::kLate) Count(late_yields_);
+  yield_policy_.OnYielded(now_, now_ - begin);
+}
+
+void Shard::EndYields(bool shares_cpu) {
+  TakeTurns(kShortTurnNs);
+  if (!yield_policy_.HasYielded()) return;
+  rusage usage = {};
+  getrusage(RUSAGE_THREAD, &usage);
+  yield_policy_.OnSleep(now_, static_cast<uint64_t>(usage.ru_nivcsw), shares_cpu);
 }
 
 // Those who poll in vain on this CPU then let us have it.
@@ -84,12 +116,13 @@ void Shard::ArmTimer(Instant due) {
 
 // Everyone is told to ring its eventfd; those who do, and those who were active just before, are
 // polled again, the others stay parked and cost nothing from then on.
-void Shard::Sleep() {
+void Shard::Sleep(bool shares_cpu) {
   Instant due = NextDeadline();
   if (due <= now_) {
     now_ = ReadClock();
     return;
   }
+  EndYields(shares_cpu);
   is_asleep_.store(true, std::memory_order_relaxed);
   for (ClientPort* port : active_) Park(port);
   // Full fence between saying "sleeping" and the last look; pairs with each client's between its

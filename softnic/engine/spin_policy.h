@@ -60,17 +60,33 @@ class SpinPolicy {
   void MakeRoom() { makes_room_ = true; }
 
   bool SharesCpu() const { return someone_here_ || last_follows_ || makes_room_; }
+  // Before a sleep.
   Duration Limit() const {
     if (makes_room_) return {0};
     if (!someone_here_ && !last_follows_) return times_.alone;
     if (expects_packets_) return times_.for_packets;
-    // Who rang last waits for an answer. If it waits here, the answer comes from elsewhere, and to
-    // wait for it is cheaper than two context switches. If it waits elsewhere, the answer is due
-    // from the client that can't run while we do.
-    return last_is_here_ && someone_elsewhere_ ? kSpinForAnswer : Duration{0};
+    return ForAnswer();
+  }
+
+  // Before a sleep where the shard gives its CPU away while it waits (yield_policy.h): nobody has
+  // to wait for the sleep then.
+  Duration YieldingLimit() const { return times_.alone; }
+  // For how long it keeps the CPU even then. With networks each look for work is a system call
+  // already.
+  Duration QuietLimit(bool has_networks) const {
+    if (makes_room_ || (has_networks && expects_packets_)) return {0};
+    if (SharesCpu()) return ForAnswer();
+    return has_networks ? Duration{0} : times_.alone;
   }
 
  private:
+  // Who rang last waits for an answer. If it waits here, the answer comes from elsewhere, and to
+  // wait for it is cheaper than two context switches. If it waits elsewhere, the answer is due from
+  // the client that can't run while we do.
+  Duration ForAnswer() const {
+    return last_is_here_ && someone_elsewhere_ ? kSpinForAnswer : Duration{0};
+  }
+
   uint32_t own_cpu_;
   SpinTimes times_;
   bool someone_here_ = false;

@@ -83,6 +83,27 @@ TEST(SpinPolicy, SpinsLongerWhereWakingTakesLonger) {
   EXPECT_EQ(most.for_packets, SpinTimes::kForPacketsMax);
 }
 
+TEST(SpinPolicy, WhoYieldsSpinsWithoutOnlyForAnAnswer) {
+  SpinPolicy here(kHere);
+  here.AddClient(kHere, true);
+  EXPECT_EQ(here.QuietLimit(false), Duration{0});
+  EXPECT_EQ(here.YieldingLimit(), SpinTimes{}.alone);
+  here.AddClient(kElsewhere, false);
+  EXPECT_EQ(here.QuietLimit(false), kSpinForAnswer);
+  EXPECT_EQ(here.QuietLimit(true), kSpinForAnswer);
+  here.ExpectPackets();
+  EXPECT_EQ(here.QuietLimit(true), Duration{0});
+  here.MakeRoom();
+  EXPECT_EQ(here.QuietLimit(false), Duration{0});
+}
+
+TEST(SpinPolicy, WhoIsAloneYieldsOnlyBetweenLooksAtNetworks) {
+  SpinPolicy policy(kHere);
+  policy.AddClient(kElsewhere, true);
+  EXPECT_EQ(policy.QuietLimit(false), policy.Limit());
+  EXPECT_EQ(policy.QuietLimit(true), Duration{0});
+}
+
 TEST(SpinPolicy, MakesRoomForWhoeverWaits) {
   SpinPolicy policy(kHere);
   policy.AddClient(kElsewhere, true);
@@ -136,7 +157,7 @@ TEST_F(Contention, IsLookedForMoreAndMoreSeldom) {
   }
   EXPECT_EQ(last, CpuContention::kLongest);
   // Nobody is there for a while, and then somebody is again.
-  for (int i = 0; i < 300; ++i) Sleep(kShort, Microseconds(250));
+  for (int i = 0; i < 700; ++i) Sleep(kShort, Microseconds(250));
   EXPECT_FALSE(contention_.IsContended(now_));
   EXPECT_LE(Round(), CpuContention::kFirst + Milliseconds(1));
 }

@@ -5,19 +5,16 @@
 //   relay OWN_ADDRESS PEER_ADDRESS PORT answers       until the other one ends
 //   relay OWN_ADDRESS PEER_ADDRESS PORT asks MS       prints {"half_us": N}
 //
-// A program writes to memory it shares with its relay, and wakes it by an eventfd if it sleeps; the
-// relay sends a datagram, and sleeps when nothing is left to do, as a NIC has to that shares two
-// CPUs with three others. It asks for short turns, as ours does. Nothing is acknowledged.
+// A program writes to memory it shares with its relay, and the relay sends a datagram. Of the four
+// processes, which share two CPUs, each gives its CPU away while it waits for something. Nothing is
+// acknowledged.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,8 +25,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-
-#include "core/base/sched_attr.h"
 
 namespace {
 
@@ -65,8 +60,7 @@ class Relay {
     Check(memory != MAP_FAILED, "mmap");
     shared_ = new (memory) Shared;
     socket_ = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    event_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    Check(socket_ >= 0 && event_ >= 0, "a socket and an eventfd");
+    Check(socket_ >= 0, "a socket");
     Check(bind(socket_, reinterpret_cast<const sockaddr*>(&own), sizeof(own)) == 0, "bind");
     Check(connect(socket_, reinterpret_cast<const sockaddr*>(&peer), sizeof(peer)) == 0, "connect");
     child_ = fork();
@@ -83,22 +77,17 @@ class Relay {
   void Post(uint64_t value) {
     shared_->value = value;
     shared_->posted.store(++posted_, std::memory_order_release);
-    // Full fence between the message and the look; pairs with the one in Sleep.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (!shared_->is_asleep.load(std::memory_order_relaxed)) return;
-    const uint64_t one = 1;
-    Check(write(event_, &one, sizeof(one)) == sizeof(one), "write");
   }
-  // Spins until something else than `last` has come. False: nothing did for so long.
+  // Until something else than `last` has come. False: nothing did for so long.
   bool Await(uint64_t last, uint64_t* value, Clock::duration patience = kSilenceMax) {
     for (auto end = Clock::now() + patience;;) {
-      for (int looks = 0; looks < 10'000; ++looks) {
+      for (int looks = 0; looks < 1'000; ++looks) {
         const uint64_t arrived = shared_->arrived.load(std::memory_order_acquire);
         if (arrived != last) {
           *value = arrived;
           return true;
         }
-        __builtin_ia32_pause();
+        sched_yield();
       }
       if (Clock::now() > end) return false;
     }
@@ -114,23 +103,10 @@ class Relay {
     uint64_t value = 0;
     alignas(64) std::atomic<uint64_t> arrived{0};
     alignas(64) std::atomic<uint32_t> sent{0};
-    alignas(64) std::atomic<uint32_t> is_asleep{0};
   };
 
   [[noreturn]] void Serve() {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    verbena::SchedulingAttributes turns = {};
-    if (syscall(SYS_sched_getattr, 0, &turns, sizeof(turns), 0) == 0) {
-      turns.flags = 0;
-      turns.runtime_ns = verbena::kShortTurnNs;
-      syscall(SYS_sched_setattr, 0, &turns, 0);
-    }
-    const int epoll = epoll_create1(EPOLL_CLOEXEC);
-    epoll_event event = {};
-    event.events = EPOLLIN | EPOLLET;
-    Check(epoll_ctl(epoll, EPOLL_CTL_ADD, event_, &event) == 0, "epoll_ctl");
-    event.events = EPOLLIN;
-    Check(epoll_ctl(epoll, EPOLL_CTL_ADD, socket_, &event) == 0, "epoll_ctl");
     for (uint32_t seen = 0;;) {
       bool has_worked = false;
       if (shared_->posted.load(std::memory_order_acquire) != seen) {
@@ -144,20 +120,12 @@ class Relay {
         shared_->arrived.store(value, std::memory_order_release);
         has_worked = true;
       }
-      if (!has_worked) Sleep(epoll, seen);
+      if (!has_worked) sched_yield();
     }
-  }
-  void Sleep(int epoll, uint32_t seen) {
-    shared_->is_asleep.store(1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    epoll_event events[2];
-    if (shared_->posted.load(std::memory_order_relaxed) == seen) epoll_wait(epoll, events, 2, -1);
-    shared_->is_asleep.store(0, std::memory_order_relaxed);
   }
 
   Shared* shared_ = nullptr;
   int socket_ = -1;
-  int event_ = -1;
   pid_t child_ = -1;
   uint32_t posted_ = 0;
 };
