@@ -91,6 +91,7 @@ TEST(SpinPolicy, WhoYieldsSpinsWithoutOnlyForAnAnswer) {
   here.AddClient(kElsewhere, false);
   EXPECT_EQ(here.QuietLimit(false), kSpinForAnswer);
   EXPECT_EQ(here.QuietLimit(true), kSpinForAnswer);
+  EXPECT_EQ(here.YieldingLimit(), kSpinForAnswer) << "the client here may poll memory from then on";
   here.ExpectPackets();
   EXPECT_EQ(here.QuietLimit(true), Duration{0});
   here.MakeRoom();
