@@ -14,8 +14,9 @@ namespace {
 constexpr uint32_t kPollsPerClockRead = 64;
 constexpr int64_t kLivenessPeriodNs = 50'000'000;
 // A yield takes 0.1 to 0.4 µs if nobody else is there, and a switch to somebody and back again
-// 0.8 µs and more.
+// 0.8 µs and more; milliseconds, if that one does not give the CPU back.
 constexpr int64_t kSomebodyRanNs = 700;
+constexpr int64_t kSomebodyStayedNs = 200'000;
 
 int64_t NowNs(clockid_t clock) {
   timespec now;
@@ -40,15 +41,19 @@ void EmptyPolls::OnEmpty(Session* session) {
   session->IsAlive();
 }
 
-// While others take the CPU whenever they are given it (another program that polls, another host's
-// NIC), every empty poll gives it: what this thread waits for may be theirs to do.
+// While others take the CPU and give it back soon (another program that polls, another host's NIC),
+// every empty poll gives it: what this thread waits for may be theirs to do.
 void EmptyPolls::Yield() {
   const int64_t begin_ns = NowNs(CLOCK_MONOTONIC);
   sched_yield();
-  const bool somebody_ran = NowNs(CLOCK_MONOTONIC) - begin_ns > kSomebodyRanNs;
-  const uint32_t polls = polls_per_yield_.load(std::memory_order_relaxed);
-  polls_per_yield_.store(somebody_ran ? 1 : std::min(2 * polls, kPollsPerYieldMax),
+  polls_per_yield_.store(PollsPerYield(polls_per_yield_.load(std::memory_order_relaxed),
+                                       NowNs(CLOCK_MONOTONIC) - begin_ns),
                          std::memory_order_relaxed);
+}
+
+uint32_t EmptyPolls::PollsPerYield(uint32_t so_far, int64_t took_ns) {
+  if (took_ns >= kSomebodyStayedNs) return kPollsPerYieldMax;
+  return took_ns >= kSomebodyRanNs ? 1 : std::min(2 * so_far, kPollsPerYieldMax);
 }
 
 }  // namespace verbena::client

@@ -17,11 +17,13 @@ class EmptyPolls {
   // and then whether the daemon lives.
   void OnEmpty(Session* session);
 
- private:
-  void Yield();
-
   // A thread that polls gives its CPU away this often even if nobody seems to want it.
   static constexpr uint32_t kPollsPerYieldMax = 256;
+  // How many empty polls until the next yield, after one that took so long.
+  static uint32_t PollsPerYield(uint32_t so_far, int64_t took_ns);
+
+ private:
+  void Yield();
 
   std::atomic<uint32_t> count_{0};
   std::atomic<uint32_t> polls_per_yield_{kPollsPerYieldMax};

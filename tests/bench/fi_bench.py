@@ -26,6 +26,7 @@ from perftest_bench import figure, run_case  # noqa: E402
 MTU = 9000
 SIZES = (8, 4096, 64 << 10, 1 << 20)
 DATAGRAM_SIZES = (8, 1024)
+RELAY_SIZES = (8, 4096)
 TESTS = ("pingpong", "rate", "write", "read")
 RUN_LIMIT_S = 120
 
@@ -85,12 +86,12 @@ def measure(case, pair, way, ms):
             for record in records}
 
 
-def relay(case, pair, ms):
+def relay(case, pair, size, ms):
     """Half a round trip, in µs, of two programs that have a process each send for them."""
     port = str(harness.free_port())
 
     def argv(own, peer, *words):
-        return [case.program("relay"), own.address, peer.address, port, *words]
+        return [case.program("relay"), own.address, peer.address, port, str(size), *words]
 
     answers = pair.server.spawn(case, argv(pair.server, pair.client, "answers"), name="server")
     done = pair.client.run(case, argv(pair.client, pair.server, "asks", str(ms)), 30, name="client")
@@ -99,10 +100,11 @@ def relay(case, pair, ms):
 
 
 def compare(case, pair, ways, rounds, ms, is_here):
-    values, units, relays = {}, {}, []
+    values, units = {}, {}
+    relays = {} if is_here else {size: [] for size in RELAY_SIZES}
     for _ in range(rounds):
-        if not is_here:
-            relays.append(relay(case, pair, ms))
+        for size, found in relays.items():
+            found.append(relay(case, pair, size, ms))
         for way in ways:
             for key, (value, unit) in measure(case, pair, way, ms).items():
                 values.setdefault((way, *key), []).append(value)
@@ -112,9 +114,9 @@ def compare(case, pair, ways, rounds, ms, is_here):
     for (way, test, size), value in median.items():
         if way.backend is None:
             continue
-        if relays and (test, size) == ("pingpong", SIZES[0]):
+        if test == "pingpong" and size in relays:
             figure(f"fi: {way.endpoint} {test}, {size} B, two hosts, {way.backend}", value,
-                   units[test, size], "a relay of four processes", statistics.median(relays))
+                   units[test, size], "a relay of four processes", statistics.median(relays[size]))
         for other in ways:
             if other.backend is None and other.endpoint == way.endpoint:
                 figure(f"fi: {way.endpoint} {test}, {size} B, {where}, {way.backend}", value,

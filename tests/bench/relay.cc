@@ -1,13 +1,13 @@
 // The least that a message between two hosts costs where a process besides the program has the
-// network: on each host a program that spins and a relay, which do nothing else than to hand 8
-// bytes on. What libfabric's and verbs' round trips between two hosts are to be seen beside.
+// network: on each host a program that spins and a relay, which do nothing else than to hand a
+// message on. What libfabric's and verbs' round trips between two hosts are to be seen beside.
 //
-//   relay OWN_ADDRESS PEER_ADDRESS PORT answers       until the other one ends
-//   relay OWN_ADDRESS PEER_ADDRESS PORT asks MS       prints {"half_us": N}
+//   relay OWN_ADDRESS PEER_ADDRESS PORT BYTES answers       until the other one ends
+//   relay OWN_ADDRESS PEER_ADDRESS PORT BYTES asks MS       prints {"half_us": N}
 //
-// A program writes to memory it shares with its relay, and the relay sends a datagram. Of the four
-// processes, which share two CPUs, each gives its CPU away while it waits for something. Nothing is
-// acknowledged.
+// A program writes to memory it shares with its relay, the relay sends a datagram from there, and
+// receives one into it. Of the four processes, which share two CPUs, each gives its CPU away while
+// it waits for something. Nothing is acknowledged, checked or copied besides.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -31,6 +31,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kEnd = UINT64_MAX;
+constexpr size_t kBytesMin = sizeof(uint64_t), kBytesMax = 8192;  // fits one packet
 constexpr auto kSilenceMax = std::chrono::seconds(10);
 constexpr auto kHelloEvery = std::chrono::milliseconds(10);
 
@@ -54,7 +55,7 @@ sockaddr_in AddressOf(const char* address, const char* port) {
 // One host's relay, a child, and the program's end of it.
 class Relay {
  public:
-  Relay(const sockaddr_in& own, const sockaddr_in& peer) {
+  Relay(const sockaddr_in& own, const sockaddr_in& peer, size_t bytes) : bytes_(bytes) {
     void* memory =
         mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     Check(memory != MAP_FAILED, "mmap");
@@ -75,7 +76,7 @@ class Relay {
   Relay& operator=(const Relay&) = delete;
 
   void Post(uint64_t value) {
-    shared_->value = value;
+    memcpy(shared_->outbound, &value, sizeof(value));
     shared_->posted.store(++posted_, std::memory_order_release);
   }
   // Until something else than `last` has come. False: nothing did for so long.
@@ -100,9 +101,9 @@ class Relay {
  private:
   struct Shared {
     alignas(64) std::atomic<uint32_t> posted{0};
-    uint64_t value = 0;
     alignas(64) std::atomic<uint64_t> arrived{0};
     alignas(64) std::atomic<uint32_t> sent{0};
+    alignas(64) char outbound[kBytesMax] = {}, inbound[kBytesMax] = {};
   };
 
   [[noreturn]] void Serve() {
@@ -111,12 +112,13 @@ class Relay {
       bool has_worked = false;
       if (shared_->posted.load(std::memory_order_acquire) != seen) {
         // Nobody may be there yet, and then nothing answers.
-        (void)!send(socket_, &shared_->value, sizeof(shared_->value), 0);
+        (void)!send(socket_, shared_->outbound, bytes_, 0);
         shared_->sent.store(++seen, std::memory_order_release);
         has_worked = true;
       }
-      uint64_t value;
-      if (recv(socket_, &value, sizeof(value), 0) == sizeof(value)) {
+      if (recv(socket_, shared_->inbound, bytes_, 0) == static_cast<ssize_t>(bytes_)) {
+        uint64_t value;
+        memcpy(&value, shared_->inbound, sizeof(value));
         shared_->arrived.store(value, std::memory_order_release);
         has_worked = true;
       }
@@ -124,6 +126,7 @@ class Relay {
     }
   }
 
+  const size_t bytes_;
   Shared* shared_ = nullptr;
   int socket_ = -1;
   pid_t child_ = -1;
@@ -167,11 +170,13 @@ int Ask(Relay& relay, int ms) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool asks = argc == 6 && strcmp(argv[4], "asks") == 0;
-  if (!asks && (argc != 5 || strcmp(argv[4], "answers") != 0)) {
-    fprintf(stderr, "usage: relay OWN_ADDRESS PEER_ADDRESS PORT answers | asks MS\n");
+  const bool asks = argc == 7 && strcmp(argv[5], "asks") == 0;
+  const size_t bytes = argc > 4 ? strtoul(argv[4], nullptr, 10) : 0;
+  if ((!asks && (argc != 6 || strcmp(argv[5], "answers") != 0)) || bytes < kBytesMin ||
+      bytes > kBytesMax) {
+    fprintf(stderr, "usage: relay OWN_ADDRESS PEER_ADDRESS PORT BYTES answers | asks MS\n");
     return 2;
   }
-  Relay relay(AddressOf(argv[1], argv[3]), AddressOf(argv[2], argv[3]));
-  return asks ? Ask(relay, atoi(argv[5])) : Answer(relay);
+  Relay relay(AddressOf(argv[1], argv[3]), AddressOf(argv[2], argv[3]), bytes);
+  return asks ? Ask(relay, atoi(argv[6])) : Answer(relay);
 }
