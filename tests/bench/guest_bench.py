@@ -5,7 +5,7 @@ the two devices by turns.
     guest_bench.py ROUNDS [--cpus N] [--only OPERATION_KIND] [--size BYTES]...
                    [--dma process|mapped]
 
-Prints one JSON object per figure, for tools/bench; `skipped: why` and the exit code 77 where a guest
+Two CPUs, as both ends of a latency test spin. Prints one JSON object per figure, for tools/bench; `skipped: why` and the exit code 77 where a guest
 can't be had.
 """
 
@@ -52,6 +52,12 @@ def install(machine):
         machine.put(f"{WHERE}/{file}", (ROOT / "out" / file).read_bytes(), 0o755)
 
 
+def half_futex_ping_pong_us(machine):
+    """What a message costs at least if another process has a part in it, and all CPUs are taken."""
+    machine.put(f"{WHERE}/reference", (ROOT / "out/tests/reference").read_bytes(), 0o755)
+    return json.loads(machine.sh(f"{WHERE}/reference 1").out)["futex_rtt_us"] / 2
+
+
 def gid_index_of(machine, address):
     text = machine.sh(f"cd /sys/class/infiniband/{guest.DEVICE}/ports/1/gids; "
                       "for i in 0 1 2 3 4 5 6 7; do echo $i $(cat $i); done").out
@@ -93,12 +99,20 @@ def figure(operation, kind, size, backend, ours, theirs):
     print(json.dumps(record), flush=True)
 
 
+def beside_floor(operation, rxes, floor):
+    print(json.dumps({"figure": f"guest: ib_{operation}_lat, {SIZES[0]} B, kernel rxe",
+                      "value": round(rxes, 4), "unit": "us",
+                      "reference": "half a futex ping-pong of two processes",
+                      "reference_value": round(floor, 4)}), flush=True)
+
+
 def run(machine, arguments):
     install(machine)
     rxe = Device("rxe", guest.DEVICE, gid_index_of(machine, machine.ipv4), [])
     ours = [Device(backend, "verbena0", 1,
                    [f"{WHERE}/bin/verbena", "run", f"--dma={backend}", "--"])
             for backend in arguments.dma or BACKENDS]
+    floors = [half_futex_ping_pong_us(machine) for _ in range(arguments.rounds)]
     port = 18600
     for operation in ("write", "send", "read"):
         for kind in ("bw", "lat"):
@@ -111,6 +125,9 @@ def run(machine, arguments):
                         port += 1
                         row = measure(machine, device, operation, kind, size, port)
                         values[device.label].append(row[4] if kind == "lat" else row[3] * MIB_PER_S)
+                if (kind, size) == ("lat", SIZES[0]):
+                    beside_floor(operation, statistics.median(values["rxe"]),
+                                 statistics.median(floors))
                 for device in ours:
                     figure(operation, kind, size, device.label,
                            statistics.median(values[device.label]), statistics.median(values["rxe"]))
@@ -120,7 +137,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rounds", type=int)
-    parser.add_argument("--cpus", type=int, default=1, help="of the guest")
+    parser.add_argument("--cpus", type=int, default=2, help="of the guest")
     parser.add_argument("--only", help="e.g. write_lat")
     parser.add_argument("--dma", action="append", choices=BACKENDS, help="only this way to memory")
     parser.add_argument("--size", type=int, action="append", choices=SIZES)
