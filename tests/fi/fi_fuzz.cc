@@ -16,6 +16,7 @@
 
 #include "tests/fi/fabric.h"
 #include "tests/fi/fuzz_traffic.h"
+#include "tests/fi/suite.h"
 
 namespace verbena::fi_test {
 namespace {
@@ -223,6 +224,8 @@ bool Parse(int argc, char** argv, Arguments* out) {
 }
 
 int Main(int argc, char** argv) {
+  // On a bad network a message of the connection manager may be lost twice, 4.3 s each time.
+  SetPatience(4);
   Arguments arguments;
   if (!Parse(argc, argv, &arguments)) {
     fprintf(stderr,
