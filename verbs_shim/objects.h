@@ -146,7 +146,7 @@ struct Cq {
   bool current_is_flush;
   bool is_at_end;  // the daemon is gone, and nothing is left to tell
   shm::Cqe flush;  // made here when the daemon is gone
-  client::EmptyPolls empty_polls;  // without the lock
+  client::EmptyPolls empty_polls;  // told without the lock
 };
 static_assert(offsetof(Cq, context) == sizeof(ibv_cq_ex));
 
@@ -324,8 +324,6 @@ ibv_pd* AllocParentDomain(ibv_context* context, ibv_parent_domain_init_attr* att
 // queues that a dead daemon left behind come after those it wrote.
 const shm::Cqe* NextCompletion(Cq* cq);
 void ConsumeCompletion(Cq* cq);
-// Bookkeeping of an unsuccessful poll: yields and looks after the daemon now and then. Call it
-// without the lock.
 
 // The events of an object that has just left the table are nobody's: as with the kernel, a program
 // does not find its fd readable for them. Asynchronous events; completion events of a channel.

@@ -63,7 +63,7 @@ class SpinPolicy {
   // Before a sleep.
   Duration Limit() const {
     if (makes_room_) return {0};
-    if (!someone_here_ && !last_follows_) return times_.alone;
+    if (!SharesCpu()) return times_.alone;
     if (expects_packets_) return times_.for_packets;
     return ForAnswer();
   }
@@ -71,9 +71,7 @@ class SpinPolicy {
   // Before a sleep where the shard gives its CPU away while it waits (yield_policy.h): nobody has
   // to wait for the sleep then. But who waits here for an answer that is late may well poll memory,
   // and keep the CPU; the answer wakes a shard that sleeps.
-  Duration YieldingLimit() const {
-    return SharesCpu() && ForAnswer().ns != 0 ? Limit() : times_.alone;
-  }
+  Duration YieldingLimit() const { return ForAnswer().ns != 0 ? Limit() : times_.alone; }
   // For how long it keeps the CPU even then. With networks each look for work is a system call
   // already.
   Duration QuietLimit(bool has_networks) const {

@@ -5,8 +5,8 @@ the two devices by turns.
     guest_bench.py ROUNDS [--cpus N] [--only OPERATION_KIND] [--size BYTES]...
                    [--dma process|mapped]
 
-Two CPUs, as both ends of a latency test spin. Prints one JSON object per figure, for tools/bench; `skipped: why` and the exit code 77 where a guest
-can't be had.
+Two CPUs, as both ends of a latency test spin. Prints one JSON object per figure, for tools/bench;
+`skipped: why` and the exit code 77 where a guest can't be had.
 """
 
 import argparse
@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
 import guest  # noqa: E402
 import network  # noqa: E402
+import perftest_bench  # noqa: E402
 from image import Unavailable  # noqa: E402
 from jobs import Failure, poll_until  # noqa: E402
 from parts.perftest import table_rows  # noqa: E402
@@ -99,20 +100,12 @@ def figure(operation, kind, size, backend, ours, theirs):
     print(json.dumps(record), flush=True)
 
 
-def beside_floor(operation, rxes, floor):
-    print(json.dumps({"figure": f"guest: ib_{operation}_lat, {SIZES[0]} B, kernel rxe",
-                      "value": round(rxes, 4), "unit": "us",
-                      "reference": "half a futex ping-pong of two processes",
-                      "reference_value": round(floor, 4)}), flush=True)
-
-
 def run(machine, arguments):
     install(machine)
     rxe = Device("rxe", guest.DEVICE, gid_index_of(machine, machine.ipv4), [])
     ours = [Device(backend, "verbena0", 1,
                    [f"{WHERE}/bin/verbena", "run", f"--dma={backend}", "--"])
             for backend in arguments.dma or BACKENDS]
-    floors = [half_futex_ping_pong_us(machine) for _ in range(arguments.rounds)]
     port = 18600
     for operation in ("write", "send", "read"):
         for kind in ("bw", "lat"):
@@ -120,14 +113,19 @@ def run(machine, arguments):
                 continue
             for size in arguments.size or SIZES:
                 values = {device.label: [] for device in (rxe, *ours)}
+                floors = []
                 for _ in range(arguments.rounds):
+                    if (kind, size) == ("lat", SIZES[0]):
+                        floors.append(half_futex_ping_pong_us(machine))
                     for device in (rxe, *ours):
                         port += 1
                         row = measure(machine, device, operation, kind, size, port)
                         values[device.label].append(row[4] if kind == "lat" else row[3] * MIB_PER_S)
-                if (kind, size) == ("lat", SIZES[0]):
-                    beside_floor(operation, statistics.median(values["rxe"]),
-                                 statistics.median(floors))
+                if floors:
+                    perftest_bench.figure(
+                        f"guest: ib_{operation}_lat, {size} B, kernel rxe",
+                        statistics.median(values["rxe"]), "us",
+                        "half a futex ping-pong of two processes", statistics.median(floors))
                 for device in ours:
                     figure(operation, kind, size, device.label,
                            statistics.median(values[device.label]), statistics.median(values["rxe"]))
