@@ -232,6 +232,30 @@ TEST(RcLoss, RnrRetrySevenNeverGivesUp) {
   EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok");
 }
 
+TEST(RcLoss, LossesBetweenRnrNaksAreEachOneOfItsOwn) {
+  RcPairOptions options;
+  options.timeout_exp = 0;  // there is none
+  RcPair pair(options);
+  MemoryId to = pair.NewRegion(128);
+  // Of the two each second time the first is lost, and the other one complained about.
+  uint32_t tries = 0;
+  pair.fabric.set_drop_filter(
+      [&](const Pdu& pdu) { return pdu.opcode == Opcode::kSendOnly && ++tries % 4 == 3; });
+  pair.Queue(kA, RcPair::Inline(1, WrOpcode::kSend, "one"));
+  pair.Queue(kA, RcPair::Inline(2, WrOpcode::kSend, "two"));
+  pair.Ring(kA);
+  const auto& counters = pair.qps[kA]->counters();
+  while (counters.rcvd_seq_err < 30 && counters.retry_exceeded_err == 0) {
+    ASSERT_TRUE(pair.fabric.Step());
+  }
+  EXPECT_GE(counters.rcvd_rnr_err, 30u);
+  pair.PostRecv(kB, 7, {pair.memory.SgeOf(to, 0, 64)});
+  pair.PostRecv(kB, 8, {pair.memory.SgeOf(to, 64, 64)});
+  ASSERT_TRUE(pair.Run());
+  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:ok 2:ok");
+  EXPECT_EQ(pair.TakeCompletions(kB, kReceives), "7:ok 8:ok");
+}
+
 TEST(RcLoss, WriteWithImmediateMeetsNoReceiveAtItsLastPacket) {
   RcPair pair;
   MemoryId from = pair.NewPattern(3000);

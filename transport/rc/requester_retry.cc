@@ -113,6 +113,9 @@ void Requester::RetryAfterRnr(Instant now, const RequesterInput& input) {
     return;
   }
   if (rnr_retry_count_max_ != kRetryForever) --rnr_retries_left_;
+  // The request came there, and so did the answer. A peer that is not ready for long would use up,
+  // on a network that loses some, the retries of all that is lost meanwhile.
+  retries_left_ = retry_count_max_;
   GoBackTo(input.psn);
   ack_deadline_ = Instant::Never();
   rnr_deadline_ = now + RnrDelay(input.rnr_timer_code);
