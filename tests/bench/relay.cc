@@ -10,6 +10,7 @@
 // it waits for something. Nothing is acknowledged, checked or copied besides.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -31,7 +32,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kEnd = UINT64_MAX;
-constexpr size_t kBytesMin = sizeof(uint64_t), kBytesMax = 8192;  // fits one packet
+constexpr size_t kBytesMin = sizeof(uint64_t), kBytesMax = 60 << 10;
+constexpr int kPacketBytes = 4096;  // a longer message goes as several, in one piece
 constexpr auto kSilenceMax = std::chrono::seconds(10);
 constexpr auto kHelloEvery = std::chrono::milliseconds(10);
 
@@ -64,6 +66,12 @@ class Relay {
     Check(socket_ >= 0, "a socket");
     Check(bind(socket_, reinterpret_cast<const sockaddr*>(&own), sizeof(own)) == 0, "bind");
     Check(connect(socket_, reinterpret_cast<const sockaddr*>(&peer), sizeof(peer)) == 0, "connect");
+    if (bytes > kPacketBytes) {
+      const int together = 1;
+      Check(setsockopt(socket_, IPPROTO_UDP, UDP_SEGMENT, &kPacketBytes, sizeof(int)) == 0,
+            "UDP_SEGMENT");
+      Check(setsockopt(socket_, IPPROTO_UDP, UDP_GRO, &together, sizeof(int)) == 0, "UDP_GRO");
+    }
     child_ = fork();
     Check(child_ >= 0, "fork");
     if (child_ == 0) Serve();
