@@ -43,8 +43,6 @@ int ModifyHwQp(HwQp* qp, uint32_t mask, const shm::QpAttr& attr);
 int FailHwQp(HwQp* qp);
 // To INIT, with what peers may do.
 int InitHwQp(HwQp* qp, uint32_t access);
-// What connection management says of a state, as an attribute of ModifyHwQp.
-void FromCmQpAttr(const shm::CmQpAttr& from, shm::QpAttr* to);
 
 // Receives of one endpoint, or of a shared receive context.
 struct HwSrq {

@@ -160,6 +160,10 @@ int Connect(Lane* lane) {
   if (key.bytes != 0) memcpy(data.auth_key, key.data, key.bytes);
   shm::CmRequest request = NewCmRequest(shm::CmOp::kConnect, lane->id);
   request.connect.cookie = lane->number;
+  memcpy(request.connect.place_token, ep->place_token, sizeof(ep->place_token));
+  // Who has no receive for us is told of at once, or waited for.
+  const bool waits_for_receives = ep->domain->resource_mgmt != FI_RM_DISABLED;
+  request.connect.qp_rnr_retry = waits_for_receives ? kRetriesMax : 0;
   shm::CmConnParam& param = request.connect.param;
   memcpy(param.private_data, &data, sizeof(data));
   param.private_data_len = sizeof(data);
@@ -169,31 +173,6 @@ int Connect(Lane* lane) {
   param.qp_num = lane->qp.qpn;
   shm::CmReply reply;
   return -ep->cm->Execute(request, &reply);
-}
-
-int ModifyAs(Lane* lane, QpState state) {
-  shm::CmReply reply;
-  const int error = AskCm(lane->endpoint->cm, shm::CmOp::kInitQpAttr, lane->id,
-                          static_cast<uint32_t>(state), &reply);
-  if (error != 0) return error;
-  shm::QpAttr attr;
-  FromCmQpAttr(reply.qp_attr, &attr);
-  if (state == QpState::kRts && lane->endpoint->domain->resource_mgmt == FI_RM_DISABLED) {
-    attr.rnr_retry = 0;  // who has no receive for us is told of at once
-  } else if (state == QpState::kRts) {
-    attr.rnr_retry = kRetriesMax;
-  }
-  return ModifyHwQp(&lane->qp, reply.qp_attr.mask, attr);
-}
-
-int Establish(Lane* lane) {
-  int error = ModifyAs(lane, QpState::kRtr);
-  if (error == 0) error = ModifyAs(lane, QpState::kRts);
-  if (error == 0) error = AskCm(lane->endpoint->cm, shm::CmOp::kEstablish, lane->id);
-  if (error != 0) return error;
-  SetState(lane, Lane::State::kReady);
-  if (lane->outstanding() != 0) lane->endpoint->domain->session->RingDoorbell(lane->qp.doorbell);
-  return 0;
 }
 
 LaneFailure RefusalOf(const shm::CmEvent& event) {
@@ -250,8 +229,8 @@ void OnEvent(Lane* lane, const shm::CmEvent& event, Aftermath* after) {
       error = Connect(lane);
       if (error == 0) lane->state = Lane::State::kConnecting;
       break;
-    case CmEventType::kConnectResponse:
-      error = Establish(lane);
+    case CmEventType::kEstablished:
+      if (lane->state == Lane::State::kConnecting) SetState(lane, Lane::State::kReady);
       break;
     case CmEventType::kAddrError:
     case CmEventType::kRouteError:
@@ -455,7 +434,7 @@ void PumpLanes(RdmEndpoint* ep) {
   pthread_mutex_unlock(&ep->cm_mutex);
 }
 
-void AwaitLane(RdmEndpoint* ep, uint32_t number, int timeout_ms) {
+void AwaitResolved(RdmEndpoint* ep, uint32_t number, int timeout_ms) {
   client::MutexGuard guard(ep->cm_mutex);
   const int64_t end_ms = NowMs() + timeout_ms;
   for (;;) {
@@ -463,9 +442,7 @@ void AwaitLane(RdmEndpoint* ep, uint32_t number, int timeout_ms) {
     {
       Guard lane_guard(ep->lock);
       const Lane* lane = FindNumber(ep, number);
-      const bool is_connecting = lane != nullptr && (lane->state == Lane::State::kResolving ||
-                                                     lane->state == Lane::State::kConnecting);
-      if (!is_connecting) return;
+      if (lane == nullptr || lane->state != Lane::State::kResolving) return;
     }
     const int64_t left_ms = end_ms - NowMs();
     if (left_ms <= 0 || !IsReadable(ep->cm_fd, static_cast<int>(left_ms))) return;

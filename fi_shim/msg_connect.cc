@@ -5,6 +5,7 @@
 
 #include "core/client/cm_address.h"
 #include "core/client/sync.h"
+#include "core/shm/cm_qp_attr.h"
 #include "fi_shim/copy_info.h"
 #include "fi_shim/msg.h"
 #include "fi_shim/unsupported.h"
@@ -56,8 +57,7 @@ int Modify(MsgEndpoint* ep, QpState state) {
   request.number = static_cast<uint32_t>(state);
   shm::CmReply reply;
   if (int error = AskCm(ep->id.channel, request, &reply); error != 0) return error;
-  shm::QpAttr attr;
-  FromCmQpAttr(reply.qp_attr, &attr);
+  shm::QpAttr attr = shm::QpAttrOf(reply.qp_attr);
   if (state == QpState::kRtr) {
     attr.min_rnr_timer = kMinRnrTimerCode;
     if (const uint8_t tos = TypeOfService(ep); tos != 0) attr.ah_attr.traffic_class = tos;

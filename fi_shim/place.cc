@@ -105,9 +105,9 @@ int BindAddress(RdmEndpoint* ep) {
 
 namespace {
 
-int ServePlace(RdmEndpoint* ep, const uint8_t* token) {
+int ServePlace(RdmEndpoint* ep) {
   shm::CmRequest request = NewCmRequest(shm::CmOp::kServePlace, ep->place_id);
-  memcpy(request.place.token, token, shm::kPlaceTokenBytes);
+  memcpy(request.place.token, ep->place_token, shm::kPlaceTokenBytes);
   const LaneKey key = LaneKeyOf(ep);
   request.place.auth_key_bytes = static_cast<uint8_t>(key.bytes);
   if (key.bytes != 0) memcpy(request.place.auth_key, key.data, key.bytes);
@@ -134,7 +134,10 @@ int MakePlace(RdmEndpoint* ep) {
   const uint64_t caps = ep->info->caps;
   if ((caps & FI_REMOTE_WRITE) != 0) request.access_flags |= access::kRemoteWrite;
   if ((caps & FI_REMOTE_READ) != 0) request.access_flags |= access::kRemoteRead;
-  if (getrandom(request.token, sizeof(request.token), 0) != sizeof(request.token)) return -FI_EIO;
+  if (getrandom(ep->place_token, sizeof(ep->place_token), 0) != sizeof(ep->place_token)) {
+    return -FI_EIO;
+  }
+  memcpy(request.token, ep->place_token, sizeof(request.token));
   int error = 0;
   if ((caps & FI_RMA_EVENT) != 0) {
     error = CounterOf(ep->cntr_remote_read, &request.read_counter);
@@ -149,7 +152,7 @@ int MakePlace(RdmEndpoint* ep) {
   // Before the first lane comes.
   ep->receive_qp = ReceiverOfPlace(reply.place);
   if (ep->receives->is_shared) RegisterReceiver(ep->receives, ep);
-  error = ServePlace(ep, request.token);
+  error = ServePlace(ep);
   if (error != 0) UnmakePlace(ep);
   return error;
 }

@@ -18,10 +18,10 @@ namespace {
 
 RdmEndpoint* ToRdm(fid* fid) { return static_cast<RdmEndpoint*>(ToEndpoint(fid)); }
 
-// A message to a new peer waits for a handshake. Where progress is automatic it is gone through in
-// the call that sends, as long as the peer answers at once; a program that goes away to compute
-// would hold up its own message otherwise.
-constexpr int kHandshakePatienceMs = 50;
+// A message to a new peer waits for a handshake, which begins with a few steps of this machine's.
+// Where progress is automatic they are gone through in the call that sends: a program that goes
+// away to compute would hold up its own message otherwise. From then on the NIC goes on by itself.
+constexpr int kResolvingPatienceMs = 50;
 
 // --- posting
 // --------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ constexpr int kHandshakePatienceMs = 50;
 void RingHeld(RdmEndpoint* ep) {
   const Lane* lane = ep->held;
   ep->held = nullptr;
-  if (lane == nullptr || lane->state != Lane::State::kReady) return;
+  if (lane == nullptr || !lane->MayBeRung()) return;
   ep->domain->session->RingDoorbell(lane->qp.doorbell);
 }
 
@@ -65,7 +65,7 @@ ssize_t Post(Endpoint* base, const SendRequest& request) {
     if (error != 0) return error;
   }
   if (connecting != 0 && ep->domain->control_progress != FI_PROGRESS_MANUAL) {
-    AwaitLane(ep, connecting, kHandshakePatienceMs);
+    AwaitResolved(ep, connecting, kResolvingPatienceMs);
   }
   return 0;
 }

@@ -39,7 +39,7 @@ struct Lane {
   enum class State : uint8_t {
     kIdle,        // no QP, no identifier
     kResolving,   // the address, then the route
-    kConnecting,  // asked for
+    kConnecting,  // asked for: the NIC sends what was posted as soon as the peer has accepted
     kReady,
     kDraining,  // its QP is in error: outstanding entries are being flushed
   };
@@ -63,6 +63,7 @@ struct Lane {
   Lane* next = nullptr;
   Lane* next_of_bucket = nullptr;
 
+  bool MayBeRung() const { return state != State::kIdle && state != State::kDraining; }
   uint32_t outstanding() const { return qp.sq.producer_index() - reaped; }
 };
 
@@ -84,6 +85,7 @@ struct RdmEndpoint : Endpoint {
   // The place.
   shm::CmHandle place_id = 0;
   shm::Handle place = 0;
+  uint8_t place_token[shm::kPlaceTokenBytes] = {};
   bool is_made = false;  // queues and place exist
 
   LaneTable lanes;
@@ -133,8 +135,8 @@ int LaneTo(RdmEndpoint* ep, fi_addr_t dest, Lane** out, uint32_t* connecting);
 int BeginToConnect(Lane* lane);
 // Takes events of connection management, and does what they ask for. No lock is held.
 void PumpLanes(RdmEndpoint* ep);
-// The same, waiting at most so long for the lane of that number to be connected, or not to be.
-void AwaitLane(RdmEndpoint* ep, uint32_t number, int timeout_ms);
+// The same, waiting at most so long until the peer of the lane of that number has been asked.
+void AwaitResolved(RdmEndpoint* ep, uint32_t number, int timeout_ms);
 // A send completed, well or not. No lock is held.
 void OnLaneCompletion(RdmEndpoint* ep, Operation* operation, const shm::Cqe& cqe);
 // All lanes end; what is outstanding is forgotten.

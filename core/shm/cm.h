@@ -129,6 +129,11 @@ struct CmRequest {
     struct {
       uint64_t cookie;
       CmConnParam param;
+      // Of a lane (rdm.h): the token of the endpoint's own place. When the peer has answered, the
+      // daemon sets up QP param.qp_num of that place's session, with this rnr_retry, and answers
+      // the peer; then comes ESTABLISHED, or CONNECT_ERROR. All zero: the program does all that.
+      uint8_t place_token[kCmTokenBytes];
+      uint8_t qp_rnr_retry;
     } connect;
     struct {
       uint8_t reason;  // IBTA reject reason: 28 (consumer), 35 (vendor option not supported)

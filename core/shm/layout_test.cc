@@ -17,7 +17,7 @@
 namespace verbena::shm {
 namespace {
 
-static_assert(kAbiVersion == 9, "the offsets below belong to this version");
+static_assert(kAbiVersion == 10, "the offsets below belong to this version");
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -31,7 +31,7 @@ static_assert(std::is_trivially_copyable_v<Hello> && std::is_trivially_copyable_
 static_assert(std::is_trivially_copyable_v<ListReply> && std::is_trivially_copyable_v<FdMessage>);
 
 static_assert(std::is_trivially_copyable_v<CmRequest> && std::is_trivially_copyable_v<CmReply>);
-static_assert(sizeof(CmRequest) == 304 && sizeof(CmReply) == 360 && sizeof(CmWelcome) == 16);
+static_assert(sizeof(CmRequest) == 328 && sizeof(CmReply) == 360 && sizeof(CmWelcome) == 16);
 
 static_assert(kIsPlain<RecvMark> && kIsPlain<RdmCounter>);
 static_assert(sizeof(CreatePlaceRequest) == 56 && sizeof(QuerySourceReply) == 32);

@@ -9,8 +9,10 @@
 //
 // To send, an endpoint connects a lane: an identifier of kPortSpaceRdm for each, whose source is
 // its own address and port (identifiers of one session share them, that of the place included),
-// with RdmRequestData as private data. What goes wrong comes as RDMA_CM_EVENT_REJECTED: status 28
-// with RdmRejectData says why the place refused; status 8: nobody serves that port.
+// with RdmRequestData as private data, and the token. Its QP, in INIT, may have work by then: the
+// NIC begins with that as soon as the peer has accepted, without the program. What goes wrong comes
+// as RDMA_CM_EVENT_REJECTED: status 28 with RdmRejectData says why the place refused; status 8:
+// nobody serves that port.
 //
 // Trust: as command.h. A token is what proves that a CM session may serve a place.
 #pragma once

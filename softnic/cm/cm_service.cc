@@ -39,6 +39,9 @@ bool CmService::PollMad(OutMad* out) { return core_->PollMad(out); }
 
 bool CmService::PollChannel(ChannelState* out) { return core_->PollChannel(out); }
 
+void CmService::OnSenderConnected(Instant now, uint32_t nic, uint32_t comm, int error) {
+  core_->OnSenderConnected(now, nic, comm, error);
+}
 bool CmService::PollLaneOrder(LaneOrder* out) { return core_->PollLaneOrder(out); }
 
 void CmService::OnLaneMade(Instant now, uint32_t nic, uint32_t comm, const LaneAnswer& answer) {

@@ -127,14 +127,19 @@ class CmService {
   };
   // From QP1 of the NIC at route.local to QP1 at route.remote.
   bool PollMad(OutMad* out);
-  // What the device has to do for lanes: make one for a peer's request (`lane` is 0), and tell
-  // OnLaneMade; or drop one.
+  // What the device has to do for lanes: make one for a peer's request, and tell OnLaneMade;
+  // connect a QP to one that a peer has made, and tell OnSenderConnected; or drop one.
   struct LaneOrder {
+    enum class Kind : uint8_t { kMake, kConnectSender, kDrop };
+    Kind kind = Kind::kMake;
     uint32_t nic = 0, comm = 0;  // to be told with the answer
-    LaneId lane = 0;
+    LaneId lane = 0;             // to drop
     LaneRequest request{};
+    LaneSender sender{};
   };
   bool PollLaneOrder(LaneOrder* out);
+  // `error`: as Device::ConnectSender's.
+  void OnSenderConnected(Instant now, uint32_t nic, uint32_t comm, int error);
   void OnLaneMade(Instant now, uint32_t nic, uint32_t comm, const LaneAnswer& answer);
   // The device has ended it by itself.
   void OnLaneEnded(Instant now, LaneId lane);

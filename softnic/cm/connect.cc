@@ -94,8 +94,17 @@ int CmCore::SetQkey(CmIdentifier& id, QKey qkey) {
 
 // --- the active side -----------------------------------------------------------------------------
 
-int CmCore::Connect(Instant now, CmIdentifier& id, const CmConnParam& param) {
+int CmCore::Connect(Instant now, CmIdentifier& id, const Request& request) {
+  const CmConnParam& param = request.connect.param;
   if (id.state != CmState::kRouteResolved || EngineOf(id) == nullptr) return EINVAL;
+  CmSender sender;
+  std::copy(std::begin(request.connect.place_token), std::end(request.connect.place_token),
+            sender.token.begin());
+  if (sender.token != PlaceToken{}) {
+    if (id.port_space != shm::kPortSpaceRdm) return EINVAL;
+    sender.rnr_retry = request.connect.qp_rnr_retry;
+    id.sender = sender;
+  }
   id.connection.local_qpn = Qpn{param.qp_num & 0xff'ffff};
   const int error = id.qp_type == kQpTypeUd ? SendSidrReq(now, id, param) : SendReq(now, id, param);
   if (error == 0) id.state = CmState::kConnect;

@@ -99,6 +99,12 @@ struct CmServedPlace {
   std::set<CommKey> lanes{};
 };
 
+// What an identifier connects to a lane.
+struct CmSender {
+  PlaceToken token{};
+  uint8_t rnr_retry = 0;
+};
+
 // A lane, from its request on.
 struct CmLane {
   CmIdRef place{};
@@ -142,6 +148,7 @@ struct CmIdentifier {
   uint32_t events_taken = 0, events_waiting = 0;
   std::set<shm::CmHandle> memberships{};
   std::optional<CmServedPlace> served{};
+  std::optional<CmSender> sender{};
 };
 
 struct CmMembership {
@@ -188,6 +195,7 @@ class CmCore {
   void OnTimeout(Instant now);
   void OnLaneMade(Instant now, uint32_t nic, uint32_t comm, const LaneAnswer& answer);
   void OnLaneEnded(Instant now, LaneId lane);
+  void OnSenderConnected(Instant now, uint32_t nic, uint32_t comm, int error);
   bool PollLaneOrder(CmService::LaneOrder* out);
   bool PollLookUp(CmService::LookUp* out);
   void OnLookedUp(const CmService::LookUp& what, int error);
@@ -264,7 +272,7 @@ class CmCore {
   int LeaveMulticast(CmSession& session, shm::CmHandle handle, Reply* reply);
 
   // --- connect.cc -------------------------------------------------------------------------------
-  int Connect(Instant now, CmIdentifier& id, const shm::CmConnParam& param);
+  int Connect(Instant now, CmIdentifier& id, const Request& request);
   int SendReq(Instant now, CmIdentifier& id, const shm::CmConnParam& param);
   int SendSidrReq(Instant now, CmIdentifier& id, const shm::CmConnParam& param);
   int Accept(Instant now, CmIdentifier& id, const Request& request);
@@ -288,7 +296,9 @@ class CmCore {
                      const transport::cm::Req& req, const IpHeader& header, CmIdentifier& place);
   void RejectLane(Instant now, CommKey key, shm::RdmRejectReason reason);
   bool OnLaneEvent(Instant now, CommKey key, const EngineEvent& event);
+  void OrderSender(CmIdentifier& id);
   void DropLane(LaneId lane);
+  void OrderDrop(LaneId lane);
   void ForgetLane(CommKey key);
   void EndLane(Instant now, CommKey key);
   void EndPlace(Instant now, CmIdentifier& id);

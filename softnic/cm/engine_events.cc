@@ -209,7 +209,7 @@ void CmCore::OnConnectionEvent(Instant now, CmIdentifier& id, const EngineEvent&
   }
 }
 
-// The client sets its QP and says kEstablish.
+// The client sets its QP and says kEstablish, or the device sets it for a lane.
 void CmCore::OnRep(CmIdentifier& id, const Rep& rep) {
   CmConnection& connection = id.connection;
   connection.remote_qpn = rep.local_qpn;
@@ -218,6 +218,7 @@ void CmCore::OnRep(CmIdentifier& id, const Rep& rep) {
   connection.initiator_depth = rep.responder_resources;
   connection.rnr_retry_count = rep.rnr_retry_count;
   connection.ack_timeout_exp = AckTimeoutOf(rep.target_ack_delay, id.path.life_time_exp);
+  if (id.sender.has_value()) return OrderSender(id);
   shm::CmEvent told{};
   told.param.responder_resources = rep.initiator_depth;
   told.param.initiator_depth = rep.responder_resources;

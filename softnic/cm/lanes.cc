@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/base/check.h"
 #include "core/shm/rdm.h"
 #include "softnic/cm/core.h"
 
 namespace verbena::softnic {
 namespace {
 
+using LaneOrder = CmService::LaneOrder;
 using shm::RdmRejectReason;
 using transport::cm::CommId;
 using transport::cm::Engine;
@@ -85,7 +87,7 @@ void CmCore::OnLaneRequest(Instant now, uint32_t nic, const EngineEvent& event, 
   const CommKey key{nic, event.id.value};
   comm_lanes_[key] = lane;
   place.served->lanes.insert(key);
-  lane_orders_.push_back({key.first, key.second, 0, request});
+  lane_orders_.push_back({LaneOrder::Kind::kMake, key.first, key.second, 0, request, {}});
 }
 
 void CmCore::RejectLane(Instant now, CommKey key, RdmRejectReason reason) {
@@ -101,7 +103,7 @@ void CmCore::OnLaneMade(Instant now, uint32_t nic, uint32_t comm, const LaneAnsw
   const CommKey key{nic, comm};
   auto found = comm_lanes_.find(key);
   if (found == comm_lanes_.end()) {  // the peer gave up, or the place went
-    if (answer.lane != 0) lane_orders_.push_back({nic, comm, answer.lane, {}});
+    if (answer.lane != 0) OrderDrop(answer.lane);
     return;
   }
   CmLane& lane = found->second;
@@ -154,6 +156,37 @@ bool CmCore::OnLaneEvent(Instant now, CommKey key, const EngineEvent& event) {
   return true;
 }
 
+// The peer has made the lane for it.
+void CmCore::OrderSender(CmIdentifier& id) {
+  LaneSender sender;
+  sender.token = id.sender->token;
+  sender.nic = id.place->nic;
+  sender.qpn = id.connection.local_qpn;
+  Reply rtr{}, rts{};
+  // The peer's half is known.
+  VERBENA_CHECK(InitQpAttr(id, static_cast<uint32_t>(QpState::kRtr), &rtr) == 0);
+  VERBENA_CHECK(InitQpAttr(id, static_cast<uint32_t>(QpState::kRts), &rts) == 0);
+  sender.rtr = rtr.qp_attr;
+  sender.rts = rts.qp_attr;
+  sender.rts.rnr_retry = id.sender->rnr_retry;
+  lane_orders_.push_back(
+      {LaneOrder::Kind::kConnectSender, sender.nic, id.comm.value, 0, {}, sender});
+}
+
+void CmCore::OnSenderConnected(Instant now, uint32_t nic, uint32_t comm, int error) {
+  auto found = by_comm_.find({nic, comm});
+  CmIdentifier* id = found == by_comm_.end() ? nullptr : Find(found->second);
+  if (id == nullptr) return;  // it has gone, or its peer has
+  Engine& engine = *EngineOf(*id);
+  if (error == 0) {
+    if (engine.SendRtu(now, id->comm, {}) == 0) Tell(*id, CmEventType::kEstablished, 0);
+    return;
+  }
+  if (engine.SendRej(now, id->comm, RejectReason::kConsumerDefined, {}) != 0) return;
+  ClearComm(*id);
+  Tell(*id, CmEventType::kConnectError, -error);
+}
+
 bool CmCore::PollLaneOrder(CmService::LaneOrder* out) {
   if (lane_orders_.empty()) return false;
   *out = std::move(lane_orders_.front());
@@ -164,7 +197,11 @@ bool CmCore::PollLaneOrder(CmService::LaneOrder* out) {
 void CmCore::DropLane(LaneId lane) {
   if (lane == 0) return;  // being made: OnLaneMade finds that nobody wants it
   comm_of_lane_.erase(lane);
-  lane_orders_.push_back({0, 0, lane, {}});
+  OrderDrop(lane);
+}
+
+void CmCore::OrderDrop(LaneId lane) {
+  lane_orders_.push_back({LaneOrder::Kind::kDrop, 0, 0, lane, {}, {}});
 }
 
 void CmCore::ForgetLane(CommKey key) {

@@ -54,7 +54,11 @@ class CmLanes : public CmWorld {
     EXPECT_EQ(Take(client_)->event, RDMA_CM_EVENT_ADDR_RESOLVED);
     EXPECT_EQ(Ask(client_, CmOp::kResolveRoute, id, 2000).error, 0);
     EXPECT_EQ(Take(client_)->event, RDMA_CM_EVENT_ROUTE_RESOLVED);
-    EXPECT_EQ(Connect(client_, id, ParamOf(qpn, data)), 0);
+    shm::CmRequest request = RequestOf(CmOp::kConnect, id);
+    request.connect.param = ParamOf(qpn, data);
+    request.connect.place_token[0] = own_token_;
+    request.connect.qp_rnr_retry = 5;
+    EXPECT_EQ(Ask(client_, request).error, 0);
     return id;
   }
   // ... up to its arrival.
@@ -70,7 +74,7 @@ class CmLanes : public CmWorld {
     CmService::LaneOrder order;
     while (hosts_[host]->PollLaneOrder(&order)) {
       orders.push_back(order);
-      if (order.lane != 0) continue;
+      if (order.kind != CmService::LaneOrder::Kind::kMake) continue;
       LaneAnswer answer{refuses_, 0, {}};
       if (refuses_ == RdmRejectReason::kNone) {
         answer = {refuses_, next_lane_, Qpn{0x76 + static_cast<uint32_t>(next_lane_)}};
@@ -105,6 +109,7 @@ class CmLanes : public CmWorld {
 
   Program client_, server_;
   RdmRejectReason refuses_ = RdmRejectReason::kNone;
+  uint8_t own_token_ = 0;  // 0: the program sets its QP by itself
   LaneId next_lane_ = 1;
 };
 
@@ -142,6 +147,80 @@ TEST_F(CmLanes, ALaneIsAcceptedWithoutTheProgram) {
   EXPECT_EQ(end[0].lane, 1u);
   ExpectSilence(server_);
   ExpectNothingIsLeft();
+}
+
+TEST_F(CmLanes, TheSendersQpIsConnectedWithoutItsProgram) {
+  ASSERT_EQ(Serve(server_, NewEndpoint(server_)), 0);
+  own_token_ = 43;
+  const shm::CmHandle id = ConnectLane(0x11);
+  const LaneRequest lane = Obey().at(0).request;
+  Settle();
+  // All that the program would set, at once, and nothing for it to do.
+  const std::vector<CmService::LaneOrder> orders = Obey(0);
+  ASSERT_EQ(orders.size(), 1u);
+  ASSERT_EQ(orders[0].kind, CmService::LaneOrder::Kind::kConnectSender);
+  const LaneSender& sender = orders[0].sender;
+  EXPECT_EQ(sender.token[0], 43);
+  EXPECT_EQ(sender.nic, 0u);
+  EXPECT_EQ(sender.qpn.value, 0x11u);
+  EXPECT_EQ(sender.rtr.qp_state, IBV_QPS_RTR);
+  EXPECT_EQ(sender.rtr.dest_qp_num, 0x77u);
+  EXPECT_EQ(sender.rts.qp_state, IBV_QPS_RTS);
+  EXPECT_EQ(sender.rts.sq_psn, lane.first_psn.value());
+  EXPECT_EQ(sender.rts.rnr_retry, 5);
+  ExpectSilence(client_);
+  hosts_[0]->OnSenderConnected(now_, orders[0].nic, orders[0].comm, 0);
+  Drain(0);
+  ASSERT_NO_FATAL_FAILURE(Expect(client_, RDMA_CM_EVENT_ESTABLISHED));
+  Settle();
+  ExpectSilence(server_);
+  ASSERT_EQ(Do(client_, CmOp::kDisconnect, id), 0);
+  ASSERT_NO_FATAL_FAILURE(Expect(client_, RDMA_CM_EVENT_DISCONNECTED));
+  EXPECT_EQ(Obey().size(), 1u);
+  ExpectNothingIsLeft();
+}
+
+TEST_F(CmLanes, ASenderThatTheDeviceRefusesIsToldAndItsLaneGoes) {
+  ASSERT_EQ(Serve(server_, NewEndpoint(server_)), 0);
+  own_token_ = 43;
+  ConnectLane(0x11);
+  Obey();
+  Settle();
+  const std::vector<CmService::LaneOrder> orders = Obey(0);
+  ASSERT_EQ(orders.size(), 1u);
+  hosts_[0]->OnSenderConnected(now_, orders[0].nic, orders[0].comm, ENOENT);
+  Drain(0);
+  ASSERT_NO_FATAL_FAILURE(Expect(client_, RDMA_CM_EVENT_CONNECT_ERROR, -ENOENT));
+  Settle();
+  const std::vector<CmService::LaneOrder> end = Obey();
+  ASSERT_EQ(end.size(), 1u);
+  EXPECT_EQ(end[0].kind, CmService::LaneOrder::Kind::kDrop);
+  ExpectNothingIsLeft();
+}
+
+TEST_F(CmLanes, ASenderThatGoesMeanwhileIsNotToldOf) {
+  ASSERT_EQ(Serve(server_, NewEndpoint(server_)), 0);
+  own_token_ = 43;
+  const shm::CmHandle id = ConnectLane(0x11);
+  Obey();
+  Settle();
+  const std::vector<CmService::LaneOrder> orders = Obey(0);
+  ASSERT_EQ(orders.size(), 1u);
+  Destroy(client_, id);
+  hosts_[0]->OnSenderConnected(now_, orders[0].nic, orders[0].comm, 0);
+  Drain(0);
+  ExpectSilence(client_);
+  Settle();
+  EXPECT_EQ(Obey().size(), 1u);  // the lane's end
+  ExpectNothingIsLeft();
+}
+
+TEST_F(CmLanes, OnlyLanesHaveTheirQpsConnected) {
+  shm::CmRequest request = RequestOf(CmOp::kConnect, NewId(client_));
+  Resolve(client_, request.handle, At(IpOf(1).c_str(), kPort));
+  request.connect.param = ParamOf(0x11);
+  request.connect.place_token[0] = 43;
+  EXPECT_EQ(Ask(client_, request).error, EINVAL);
 }
 
 TEST_F(CmLanes, AnEndpointsPortIsItsPlacesAndAllItsLanes) {

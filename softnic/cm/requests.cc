@@ -151,7 +151,7 @@ int CmCore::DispatchToId(Instant now, CmSession& session, CmIdentifier& id, cons
     case shm::CmOp::kQuery:
       return Query(id, reply);
     case shm::CmOp::kConnect:
-      return Connect(now, id, request.connect.param);
+      return Connect(now, id, request);
     case shm::CmOp::kAccept:
       return Accept(now, id, request);
     case shm::CmOp::kReject:

@@ -169,7 +169,8 @@ class CmWorld : public ::testing::Test {
   int Accept(const Program& program, shm::CmHandle id, const shm::CmConnParam& param,
              uint64_t cookie = 0xacce) {
     shm::CmRequest request = RequestOf(shm::CmOp::kAccept, id);
-    request.connect = {cookie, param};
+    request.connect.cookie = cookie;
+    request.connect.param = param;
     return Ask(program, request).error;
   }
   int Reject(const Program& program, shm::CmHandle id, const std::string& data = "",

@@ -308,15 +308,31 @@ void CmFront::OrderLanes() {
   server_->shard()->Post(
       [this, device = server_->device(), shard = server_->shard(), orders = std::move(orders)] {
         for (const CmService::LaneOrder& order : orders) {
-          if (order.lane != 0) {
-            device->DropLane(shard->now(), order.lane);
-            continue;
+          const auto tell = [this](auto what) {
+            asio::post(server_->io(), [this, what] {
+              what(service_, Shard::ReadClock());
+              Drain();
+            });
+          };
+          switch (order.kind) {
+            case CmService::LaneOrder::Kind::kMake:
+              tell([nic = order.nic, comm = order.comm,
+                    answer = device->MakeLane(shard->now(), order.request)](CmService& service,
+                                                                            Instant now) {
+                service.OnLaneMade(now, nic, comm, answer);
+              });
+              break;
+            case CmService::LaneOrder::Kind::kConnectSender:
+              tell([nic = order.nic, comm = order.comm,
+                    error = device->ConnectSender(shard->now(), order.sender)](CmService& service,
+                                                                               Instant now) {
+                service.OnSenderConnected(now, nic, comm, error);
+              });
+              break;
+            case CmService::LaneOrder::Kind::kDrop:
+              device->DropLane(shard->now(), order.lane);
+              break;
           }
-          const LaneAnswer answer = device->MakeLane(shard->now(), order.request);
-          asio::post(server_->io(), [this, nic = order.nic, comm = order.comm, answer] {
-            service_.OnLaneMade(Shard::ReadClock(), nic, comm, answer);
-            Drain();
-          });
         }
       });
 }

@@ -68,6 +68,9 @@ int Device::SendMad(Instant now, uint32_t nic, const Gid& sgid, const Gid& dgid,
 LaneAnswer Device::MakeLane(Instant now, const LaneRequest& request) {
   return impl_->core.MakeLane(now, request);
 }
+int Device::ConnectSender(Instant now, const LaneSender& sender) {
+  return impl_->core.ConnectSender(now, sender);
+}
 void Device::DropLane(Instant now, LaneId lane) { impl_->core.DropLane(now, lane); }
 void Device::SetLaneEndHandler(LaneEndHandler handler) {
   impl_->core.SetLaneEndHandler(std::move(handler));

@@ -211,6 +211,9 @@ class Device {
               size_t length);
   // Places (core/shm/rdm.h). A lane to the place of a token: connected, or why not.
   LaneAnswer MakeLane(Instant now, const LaneRequest& request);
+  // The QP is connected, and begins with what has been posted to it. ENOENT: nobody has the place;
+  // EINVAL: its session has no such QP of RC on that NIC, or it can't be set so.
+  int ConnectSender(Instant now, const LaneSender& sender);
   // It goes at once. One that has ended already is no error, and its end may be on its way.
   void DropLane(Instant now, LaneId lane);
   // Who is told of lanes that end otherwise; nullptr: nobody.

@@ -77,6 +77,7 @@ class DeviceCore {
   int SendMad(Instant now, uint32_t nic, const Gid& sgid, const Gid& dgid, const std::byte* bytes,
               size_t length);
   LaneAnswer MakeLane(Instant now, const LaneRequest& request);
+  int ConnectSender(Instant now, const LaneSender& sender);
   void DropLane(Instant now, LaneId lane);
   void SetLaneEndHandler(LaneEndHandler handler) { lane_end_handler_ = std::move(handler); }
   void SetPortState(Instant now, uint32_t nic, bool is_up);
@@ -103,7 +104,6 @@ class DeviceCore {
   WorkQueueConsumer::Peek StageWqes(DeviceQp& qp, EntryQueue queue);
   void CountPeerAccess(DeviceQp& qp, bool is_write, transport::MemoryId memory);
   void ReturnReceive(Srq& srq, const Cq& cq, const HeldReceive& part);
-  // As transport::QpHost's.
   transport::KeyFault BindWindow(DeviceQp& qp, const transport::WindowBind& bind);
   transport::KeyFault Invalidate(DeviceQp& qp, RKey rkey);
   bool SettleKeys(DeviceQp& qp, transport::QpRole waiter);

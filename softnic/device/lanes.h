@@ -28,6 +28,13 @@ struct LaneRequest {
   uint32_t flow_label = 0;
   uint8_t reads_max = 0;  // that the peer may have outstanding
 };
+// A QP of an endpoint that is to send by a lane which its peer has made.
+struct LaneSender {
+  PlaceToken token{};  // of the endpoint's own place, whose session has the QP
+  uint32_t nic = 0;
+  Qpn qpn{};
+  shm::CmQpAttr rtr{}, rts{};  // as a program would set it
+};
 struct LaneAnswer {
   shm::RdmRejectReason reason = shm::RdmRejectReason::kNone;  // kNone: there it is
   LaneId lane = 0;

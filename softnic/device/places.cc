@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/shm/cm_qp_attr.h"
 #include "core/shm/rdm.h"
 #include "softnic/device/device_core.h"
 
@@ -246,6 +247,29 @@ void DeviceCore::EndIdlestLane(Place& place, Retired* retired) {
   if (idlest == nullptr) return;
   TellReceived(*idlest);
   EndLane(*idlest, retired);
+}
+
+int DeviceCore::ConnectSender(Instant now, const LaneSender& sender) {
+  now_ = now;
+  auto found = places_.find(sender.token);
+  if (found == places_.end()) return ENOENT;
+  const Session& session = *found->second->session;
+  DeviceQp* qp = session.nic->qpns.Find(sender.qpn);
+  const bool is_its_own = session.nic->index() == sender.nic && qp != nullptr &&
+                          qp->session == &session && qp->place == nullptr &&
+                          qp->service() == Service::kRc;
+  if (!is_its_own) return EINVAL;
+  for (const shm::CmQpAttr* attr : {&sender.rtr, &sender.rts}) {
+    shm::ModifyQpRequest modify{};
+    modify.attr = shm::QpAttrOf(*attr);
+    modify.mask = attr->mask;
+    if (int error = Modify(*qp, modify); error != 0) return error;
+  }
+  // Rung for before it could send.
+  qp->transport->OnDoorbell(now_);
+  AfterInput(*qp);
+  Settle();
+  return 0;
 }
 
 void DeviceCore::DropLane(Instant now, LaneId id) {

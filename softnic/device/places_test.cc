@@ -161,6 +161,62 @@ TEST_F(Places, MessagesComeByLanesAndTellTheirSource) {
   EXPECT_EQ(a.PollAll(cq_a).size(), 3u);
 }
 
+TEST_F(Places, ASendersQpBeginsWithWhatWasPostedBeforeItWasConnected) {
+  // Of `b`, which has a place; to another QP, as a lane would be.
+  TestQp qp = b.MustCreateQp(Service::kRc, cq_b), other = a.MustCreateQp(Service::kRc, cq_a);
+  ASSERT_EQ(b.ToInit(qp, Service::kRc), 0);
+  ASSERT_EQ(a.ToInit(other, Service::kRc), 0);
+  ASSERT_EQ(a.ToRtr(other, Service::kRc, TestWorld::GidOf(1), qp.qpn), 0);
+  a.PostRecv(other, 9, {SgeOf(memory_a, 64, mr_a.lkey)});
+  b.Post(qp, MakeWqe(shm::WrOpcode::kSend, 1), {SgeOf(memory_b, 8, mr_b.lkey)});
+  world.Settle();
+  LaneSender sender;
+  sender.token[3] = 7;
+  sender.nic = 1;
+  sender.qpn = qp.qpn;
+  namespace mask = shm::qp_mask;
+  sender.rtr.qp_state = static_cast<uint8_t>(QpState::kRtr);
+  sender.rtr.mask = mask::kState | mask::kAv | mask::kPathMtu | mask::kDestQpn | mask::kRqPsn |
+                    mask::kMaxDestRdAtomic | mask::kMinRnrTimer;
+  sender.rtr.path_mtu = 3;
+  sender.rtr.dest_qp_num = other.qpn.value;
+  sender.rtr.ah.port_num = 1;
+  sender.rtr.ah.hop_limit = 64;
+  sender.rtr.ah.sgid_index = 1;
+  std::memcpy(sender.rtr.ah.dgid, TestWorld::GidOf(0).raw.data(), 16);
+  sender.rts.qp_state = static_cast<uint8_t>(QpState::kRts);
+  sender.rts.mask = mask::kState | mask::kSqPsn | mask::kTimeout | mask::kRetryCnt |
+                    mask::kRnrRetry | mask::kMaxQpRdAtomic;
+  sender.rts.retry_cnt = sender.rts.rnr_retry = 7;
+  sender.rts.timeout = 14;
+  sender.rts.sq_psn = 0x123456;  // TestClient's
+
+  LaneSender wrong = sender;
+  wrong.token[3] = 8;
+  EXPECT_EQ(world.device->ConnectSender(world.now, wrong), ENOENT);
+  wrong = sender;
+  wrong.nic = 0;
+  EXPECT_EQ(world.device->ConnectSender(world.now, wrong), EINVAL);
+  TestClient& stranger = world.AddClient(1);
+  const TestQp foreign = stranger.MustCreateQp(Service::kRc, stranger.MustCreateCq());
+  for (const Qpn not_its_own : {foreign.qpn, ConnectPeer(1'000).lane.qpn, Qpn{0x12345}}) {
+    wrong = sender;
+    wrong.qpn = not_its_own;
+    EXPECT_EQ(world.device->ConnectSender(world.now, wrong), EINVAL) << not_its_own.value;
+  }
+  wrong = sender;
+  wrong.rtr.path_mtu = 77;
+  EXPECT_EQ(world.device->ConnectSender(world.now, wrong), EINVAL);
+  EXPECT_EQ(b.StateOf(qp), QpState::kInit);
+
+  ASSERT_EQ(world.device->ConnectSender(world.now, sender), 0);
+  world.Settle();
+  EXPECT_EQ(b.Poll(cq_b).value_or(Wc{}).status, WcStatus::kSuccess);
+  EXPECT_EQ(a.Poll(cq_a).value_or(Wc{}).wr_id, 9u);
+  // Once.
+  EXPECT_EQ(world.device->ConnectSender(world.now, sender), EINVAL);
+}
+
 TEST_F(Places, AWriteWithImmediateIsTheEndpoints) {
   shm::RegMrRequest region{};
   region.pd = b.pd;

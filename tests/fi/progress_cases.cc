@@ -161,6 +161,18 @@ FI_CASE("progress.auto_initiator_calls_nothing", kReliable) {
   Expect(target.Has(4, target.size()), "nothing moves without calls");
 }
 
+FI_CASE("progress.auto_first_operation_calls_nothing", kReliable, 20) {
+  // So does the first one to its peer, whatever has to be set up for it.
+  Wish wish = Progress(FI_PROGRESS_AUTO);
+  Pair pair(wish);
+  Memory out(pair.a(), 5'000), target(pair.b(), 5'000, kRemote);
+  out.Fill(4);
+  Need(Write(pair.a(), out, target, 1), "fi_writemsg");
+  const long end_ms = NowMs() + 3000L * Patience();
+  while (!target.Has(4, target.size()) && NowMs() < end_ms) usleep(1000);
+  Expect(target.Has(4, target.size()), "nothing moves without calls");
+}
+
 void Manual(bool by_counter) {
   Wish wish = Progress(FI_PROGRESS_MANUAL);
   Info info = GetInfo(wish);

@@ -190,6 +190,21 @@ def traffic_classes(case):
             case.note(f"{name}, {endpoint}: {found[dscp]} packets of DSCP {dscp}")
 
 
+SLOW_HANDSHAKES = "delay for=300ms service=ud dest_qp=1\n"
+
+
+def slow_handshakes(case):
+    """To a new peer whose answer takes its time, a message goes without a call of its program's."""
+    rules = case.dir / "rules"
+    rules.write_text(SLOW_HANDSHAKES)
+    process = case.run([VERBENA, "run", "--private", "--nics=2", "--faults", rules, "--",
+                        case.program("fi_conformance"), "--provider", "verbena", "--endpoint", "rdm",
+                        "--json", "--case", "progress.auto_first_operation"], 60,
+                       name="fi_conformance", env=clean_environment() | QUIET)
+    answers = [(answer["verdict"], answer["reason"]) for answer in json.loads(process.out)]
+    check([verdict for verdict, _ in answers] == ["yes"], f"{answers}")
+
+
 # --- fi_pingpong ----------------------------------------------------------------------------------
 
 
@@ -325,6 +340,7 @@ def cases(thorough):
         Spec("fi_info by verbena run", fi_info_by_run, 40),
         Spec("rxm layers itself over it", layered_is_listed, 40),
         Spec("traffic classes are on the wire", traffic_classes, 120),
+        Spec("what waits for a slow handshake goes by itself", slow_handshakes, 60),
         Spec("the daemon dies", daemon_dies(20 if thorough else 3), 900 if thorough else 180),
         *(Spec(f"promises, {endpoint}", conformance(endpoint, 580), 600) for endpoint in ENDPOINTS),
         *(Spec(f"fi_pingpong {endpoint}", pingpong(provider, endpoint, sizes), 150)
