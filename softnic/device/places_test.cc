@@ -199,6 +199,7 @@ TEST_F(Places, ASendersQpBeginsWithWhatWasPostedBeforeItWasConnected) {
   EXPECT_EQ(world.device->ConnectSender(world.now, wrong), EINVAL);
   TestClient& stranger = world.AddClient(1);
   const TestQp foreign = stranger.MustCreateQp(Service::kRc, stranger.MustCreateCq());
+  ASSERT_EQ(stranger.ToInit(foreign, Service::kRc), 0);
   for (const Qpn not_its_own : {foreign.qpn, ConnectPeer(1'000).lane.qpn, Qpn{0x12345}}) {
     wrong = sender;
     wrong.qpn = not_its_own;
