@@ -13,6 +13,8 @@ namespace verbena::transport::cm {
 namespace {
 
 constexpr uint8_t kHurriedResponseTimeout = 15;  // 134 ms
+// RTUs that are sent again unasked, each after the time that a peer takes to repeat its REP.
+constexpr uint8_t kUnaskedRtus = 3;
 // However long an ACK timeout the peers agreed on: nobody waits for a QP number for hours.
 constexpr Duration kTimewaitMax = Seconds(60);
 
@@ -127,7 +129,8 @@ void Engine::SendAndKeep(Instant now, Communication& c, const Body& body, bool a
   ++counters_.mads_sent;
 }
 
-void Engine::SendMraOf(const Communication& c) {
+void Engine::SendMraOf(Communication& c) {
+  c.has_asked_for_time = c.is_active;
   Send(c.route, c.transaction_id,
        Mra{c.id, c.remote_id, c.is_active ? About::kRep : About::kReq, c.mra_timeout, {}});
 }
@@ -195,6 +198,10 @@ int Engine::SendRtu(Instant now, CommId id, const PrivateData<224>& data) {
   if (c == nullptr) return EINVAL;
   c->state = State::kEstablished;
   SendAndKeep(now, *c, Rtu{c->id, c->remote_id, data}, /*awaits_answer=*/false);
+  if (!c->has_asked_for_time) return 0;
+  // The peer waits for as long as it was asked to, a minute maybe, before it repeats its REP.
+  c->retries_left = std::min(c->max_retries, kUnaskedRtus);
+  SetDeadline(*c, now + ResponseTime(*c));
   return 0;
 }
 
@@ -384,6 +391,9 @@ void Engine::OnTimeout(Instant now) {
       case State::kDreqSent:
         Tell(EventKind::kDreqTimeout, c, Rtu{});
         EnterTimewait(now, c);
+        break;
+      case State::kEstablished:  // the RTU was repeated
+        SetDeadline(c, Instant::Never());
         break;
       case State::kSidrReqSent:
         Tell(EventKind::kSidrReqTimeout, c, Rtu{});

@@ -149,6 +149,7 @@ class Engine {
     Route route{};
     uint64_t transaction_id = 0;
     bool is_active = false, is_abandoned = false;
+    bool has_asked_for_time = false;  // by an MRA for the peer's REP
     Qpn local_qpn{}, remote_qpn{};
     uint64_t remote_ca_guid = 0;
     uint8_t max_retries = 0;
@@ -171,7 +172,7 @@ class Engine {
   Duration ResponseTime(const Communication& c) const;
   void Send(const Route& route, uint64_t transaction_id, const Body& body);
   void SendAndKeep(Instant now, Communication& c, const Body& body, bool awaits_answer);
-  void SendMraOf(const Communication& c);
+  void SendMraOf(Communication& c);
   void Tell(EventKind kind, const Communication& c, const Body& body);
   void EnterTimewait(Instant now, Communication& c);
 
