@@ -113,16 +113,19 @@ void CollectFailed(const Lane& lane, uint32_t begin, Aftermath* after) {
   }
 }
 
-void FailConnecting(Lane* lane, const LaneFailure& failure, Aftermath* after) {
+// The NIC has nothing of it yet.
+void FailResolving(Lane* lane, const LaneFailure& failure, Aftermath* after) {
   after->failure = failure;
   CollectFailed(*lane, lane->reaped, after);
   Detach(lane, after);
   SetState(lane, Lane::State::kIdle);
 }
 
-// Its QP is in error, or about to be. What is flushed from here on fails, or is kept.
-void Drain(Lane* lane, bool keeps) {
+// Its QP is in error, or about to be. What is flushed from here on fails, for that reason if there
+// is one, or is kept.
+void Drain(Lane* lane, bool keeps, const LaneFailure& failure = {}) {
   lane->keeps = keeps;
+  lane->failure = failure;
   lane->kept_from = lane->reaped;
   SetState(lane, Lane::State::kDraining);
 }
@@ -131,8 +134,16 @@ void Drain(Lane* lane, bool keeps) {
 void Fail(Lane* lane) {
   if (lane->outstanding() == 0) return;
   FailHwQp(&lane->qp);
-  // Of a QP that was not ready the NIC has not heard of them.
+  // Of what was posted with FI_MORE, or to a QP made anew, the NIC has not heard.
   lane->endpoint->domain->session->RingDoorbell(lane->qp.doorbell);
+}
+
+// From when the peer has been asked, the NIC may have carried out some, or all, by the time that
+// its answer or its end is heard of here: what was is told by completions, the rest is flushed.
+void GiveUp(Lane* lane, const LaneFailure& failure, Aftermath* after) {
+  if (lane->state == Lane::State::kResolving) return FailResolving(lane, failure, after);
+  Drain(lane, /*keeps=*/false, failure);
+  Fail(lane);
 }
 
 // --- connecting ----------------------------------------------------------------------------------
@@ -209,17 +220,8 @@ LaneFailure FailureOfStep(int error) {
   return {-error, error, "the NIC could not connect to the peer"};
 }
 
-void Lose(Lane* lane, Aftermath* after) {
-  if (lane->state == Lane::State::kDraining) return;  // it knows already
-  if (lane->state != Lane::State::kReady) {
-    return FailConnecting(
-        lane, {FI_ECONNABORTED, 0, "the peer ended the connection while it was made"}, after);
-  }
-  Drain(lane, /*keeps=*/false);
-  Fail(lane);
-}
-
 void OnEvent(Lane* lane, const shm::CmEvent& event, Aftermath* after) {
+  if (lane->state == Lane::State::kDraining) return;  // it is over already
   int error = 0;
   switch (static_cast<CmEventType>(event.event)) {
     case CmEventType::kAddrResolved:
@@ -230,24 +232,25 @@ void OnEvent(Lane* lane, const shm::CmEvent& event, Aftermath* after) {
       if (error == 0) lane->state = Lane::State::kConnecting;
       break;
     case CmEventType::kEstablished:
-      if (lane->state == Lane::State::kConnecting) SetState(lane, Lane::State::kReady);
+      SetState(lane, Lane::State::kReady);
       break;
     case CmEventType::kAddrError:
     case CmEventType::kRouteError:
     case CmEventType::kUnreachable:
-      return FailConnecting(
-          lane, {FI_EHOSTUNREACH, event.status, "the peer's host can't be reached"}, after);
+      return GiveUp(lane, {FI_EHOSTUNREACH, event.status, "the peer's host can't be reached"},
+                    after);
     case CmEventType::kConnectError:
-      return FailConnecting(lane, {FI_ECONNABORTED, event.status, "connecting failed"}, after);
+      return GiveUp(lane, {FI_ECONNABORTED, event.status, "connecting failed"}, after);
     case CmEventType::kRejected:
-      return FailConnecting(lane, RefusalOf(event), after);
+      if (lane->state != Lane::State::kReady) return GiveUp(lane, RefusalOf(event), after);
+      [[fallthrough]];  // it had accepted, and has gone before it knew that we know
     case CmEventType::kDisconnected:
     case CmEventType::kDeviceRemoval:
-      return Lose(lane, after);
+      return GiveUp(lane, {}, after);
     default:
       break;
   }
-  if (error != 0) FailConnecting(lane, FailureOfStep(error), after);
+  if (error != 0) GiveUp(lane, FailureOfStep(error), after);
 }
 
 // --- making anew ---------------------------------------------------------------------------------
@@ -279,20 +282,24 @@ void Settle(Lane* lane, Aftermath* after) {
   SetState(lane, Lane::State::kIdle);
 }
 
+void FailFor(RdmEndpoint* ep, Operation* operation, const LaneFailure& reason) {
+  Failure failure;
+  failure.context = operation->context;
+  failure.flags = operation->flags;
+  failure.buf = operation->buf;
+  failure.error = reason.error;
+  failure.provider = reason.provider;
+  failure.text = reason.text;
+  FinishWithError(ep, operation, failure);
+}
+
 void Tell(RdmEndpoint* ep, Aftermath* after) {
   if (after->id != 0) AskCm(ep->cm, shm::CmOp::kDestroyId, after->id);
   DestroyHwQp(&after->qp);
   while (after->failed != nullptr) {
     Operation* operation = after->failed;
     after->failed = operation->next;
-    Failure failure;
-    failure.context = operation->context;
-    failure.flags = operation->flags;
-    failure.buf = operation->buf;
-    failure.error = after->failure.error;
-    failure.provider = after->failure.provider;
-    failure.text = after->failure.text;
-    FinishWithError(ep, operation, failure);
+    FailFor(ep, operation, after->failure);
   }
 }
 
@@ -456,6 +463,7 @@ void OnLaneCompletion(RdmEndpoint* ep, Operation* operation, const shm::Cqe& cqe
   shm::Cqe told = {};  // what FinishSend looks at
   told.status = cqe.status;
   told.vendor_err = cqe.vendor_err;
+  LaneFailure reason;  // if it is the lane's
   {
     Guard guard(ep->lock);
     Lane* lane = operation->lane;
@@ -472,6 +480,7 @@ void OnLaneCompletion(RdmEndpoint* ep, Operation* operation, const shm::Cqe& cqe
         told.status = static_cast<uint8_t>(WcStatus::kSuccess);
       } else if (!ep->is_disabled && (!lane->keeps || is_lost)) {
         told.status = static_cast<uint8_t>(WcStatus::kRetryExcErr);
+        reason = lane->failure;
       }
     } else if (status != WcStatus::kSuccess) {
       disables = IsResourceError(status);
@@ -480,6 +489,7 @@ void OnLaneCompletion(RdmEndpoint* ep, Operation* operation, const shm::Cqe& cqe
     }
   }
   if (disables) DisableLanes(ep);
+  if (reason.error != 0) return FailFor(ep, operation, reason);
   FinishSend(ep, operation, told);
 }
 

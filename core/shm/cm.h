@@ -131,7 +131,8 @@ struct CmRequest {
       CmConnParam param;
       // Of a lane (rdm.h): the token of the endpoint's own place. When the peer has answered, the
       // daemon sets up QP param.qp_num of that place's session, with this rnr_retry, and answers
-      // the peer; then comes ESTABLISHED, or CONNECT_ERROR. All zero: the program does all that.
+      // the peer; then comes ESTABLISHED, or CONNECT_ERROR. A peer that ends before it knows is
+      // told of by REJECTED, be it that the QP has sent by then. All zero: the program does that.
       uint8_t place_token[kCmTokenBytes];
       uint8_t qp_rnr_retry;
     } connect;

@@ -12,9 +12,10 @@
 // with RdmRequestData as private data, and the token. Its QP, in INIT, may have work by then: the
 // NIC begins with that as soon as the peer has accepted, without the program. What goes wrong comes
 // as RDMA_CM_EVENT_REJECTED: status 28 with RdmRejectData says why the place refused; status 8:
-// nobody serves that port.
+// nobody serves that port; or as CONNECT_ERROR: the QP is not the session's of the token.
 //
-// Trust: as command.h. A token is what proves that a CM session may serve a place.
+// Trust: as command.h. A token is what proves that a CM session may serve a place, and have QPs of
+// its session connected.
 #pragma once
 
 #include <atomic>

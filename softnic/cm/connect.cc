@@ -100,6 +100,7 @@ int CmCore::Connect(Instant now, CmIdentifier& id, const Request& request) {
   CmSender sender;
   std::copy(std::begin(request.connect.place_token), std::end(request.connect.place_token),
             sender.token.begin());
+  id.sender.reset();
   if (sender.token != PlaceToken{}) {
     if (id.port_space != shm::kPortSpaceRdm) return EINVAL;
     sender.rnr_retry = request.connect.qp_rnr_retry;

@@ -265,9 +265,7 @@ int DeviceCore::ConnectSender(Instant now, const LaneSender& sender) {
     modify.mask = attr->mask;
     if (int error = Modify(*qp, modify); error != 0) return error;
   }
-  // Rung for before it could send.
-  qp->transport->OnDoorbell(now_);
-  AfterInput(*qp);
+  AfterInput(*qp);  // it begins with what was posted before
   Settle();
   return 0;
 }

@@ -173,6 +173,22 @@ FI_CASE("progress.auto_first_operation_calls_nothing", kReliable, 20) {
   Expect(target.Has(4, target.size()), "nothing moves without calls");
 }
 
+FI_CASE("progress.auto_done_though_the_peer_closes", kReliable, 20) {
+  // The sender calls nothing until its peer has all, and has closed its endpoint.
+  Wish wish = Progress(FI_PROGRESS_AUTO, FI_MSG);
+  Pair pair(wish);
+  constexpr size_t kMessages = 3;
+  Memory out(pair.a(), 64), in(pair.b(), 64 * kMessages);
+  for (size_t i = 0; i < kMessages; ++i) {
+    Need(fi_recv(pair.b().ep, in.data() + 64 * i, 64, in.desc(), FI_ADDR_UNSPEC, ContextOf(i)),
+         "fi_recv");
+  }
+  for (size_t i = 0; i < kMessages; ++i) Send(pair.a(), out, 10 + i);
+  for (size_t i = 0; i < kMessages; ++i) Await(pair.b().rx_cq, "a message");
+  Need(pair.b().ep.Close(), "fi_close");
+  for (size_t i = 0; i < kMessages; ++i) Await(pair.a().tx_cq, "a send whose message was received");
+}
+
 void Manual(bool by_counter) {
   Wish wish = Progress(FI_PROGRESS_MANUAL);
   Info info = GetInfo(wish);

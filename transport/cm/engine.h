@@ -96,7 +96,7 @@ class Engine {
   int SendReq(Instant now, const Route& route, Req req, CommId* out);
   // Answers a REQ; sent again until the RTU comes. Both comm IDs and the GUID are filled in.
   int SendRep(Instant now, CommId id, Rep rep);
-  // Answers a REP.
+  // Answers a REP. Repeated unasked a few times, if the peer was asked to wait (MRA).
   int SendRtu(Instant now, CommId id, const PrivateData<224>& data);
   // As an RTU that came: the QP has received something (IBV_EVENT_COMM_EST).
   int Establish(Instant now, CommId id);
