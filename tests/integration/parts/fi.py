@@ -190,7 +190,7 @@ def traffic_classes(case):
             case.note(f"{name}, {endpoint}: {found[dscp]} packets of DSCP {dscp}")
 
 
-SLOW_HANDSHAKES = "delay for=300ms service=ud dest_qp=1\n"
+SLOW_HANDSHAKES = "delay for=300ms service=ud dest_qp=1 dir=out\n"
 
 
 def slow_handshakes(case):
