@@ -27,15 +27,16 @@ QPERF_TESTS = ["rc_bw", "rc_lat", "rc_rdma_read_bw", "rc_rdma_write_lat"]
 FABRICS = (("verbs", "msg"), ("verbs;ofi_rxm", "rdm"))
 
 
-def await_listener(host, process, port=None):
-    """Until an identifier of the program listens, on this port where one is given."""
+def await_listener(host, process, where=None):
+    """Until an identifier listens; where given, on this port, or at this `address:port`."""
     def listens():
         check(process.is_running(),
               f"the server ended with {process.popen.poll()}: {' '.join(process.argv)}\n"
               f"{process.tail()}")
         rows = host.instance.admin({"op": "show", "kind": "cm"})["rows"]
         return any(row["state"] == "listen" and
-                   (port is None or row["source"].endswith(f":{port}")) for row in rows)
+                   (where is None or row["source"] == where or
+                    row["source"].endswith(f":{where}")) for row in rows)
 
     wait_for(listens, 10, f"{process.name} listens")
 
@@ -211,8 +212,8 @@ def daemon_dies(case):
     waiting = pair.server.spawn(case, ["rping", "-s", "-P", "-a", "127.0.0.2", "-p", port],
                                 name="waiting")
     server = pair.server.spawn(case, [*common, "-s"], name="server")
-    await_listener(pair.server, waiting)
-    await_listener(pair.server, server, port)
+    await_listener(pair.server, waiting, f"127.0.0.2:{port}")
+    await_listener(pair.server, server, f"127.0.0.1:{port}")
     client = pair.client.spawn(case, [*common, "-c"], name="client")
     client.wait_for_output("rdma-ping-20", 20)
     pair.server.instance.daemon.kill()
