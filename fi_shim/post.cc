@@ -50,7 +50,7 @@ struct Walk {
 int FillBody(Endpoint* ep, const HwQp& qp, bool is_inline, size_t bytes, Walk* walk,
              shm::SendWqe* wqe) {
   if (is_inline) {
-    auto* out = reinterpret_cast<char*>(wqe + 1);
+    std::byte* out = shm::PlaceSendBody(wqe, bytes);
     wqe->inline_bytes = static_cast<uint32_t>(bytes);
     while (bytes != 0) {
       const iovec piece = walk->Next(&bytes);
@@ -63,7 +63,9 @@ int FillBody(Endpoint* ep, const HwQp& qp, bool is_inline, size_t bytes, Walk* w
     }
     return 0;
   }
-  auto* sge = reinterpret_cast<shm::Sge*>(wqe + 1);
+  // One piece of memory is one element; how many parts of several have bytes is not known yet.
+  const size_t count_max = walk->request.iov_count == 1 ? 1 : qp.max_send_sge;
+  auto* sge = reinterpret_cast<shm::Sge*>(shm::PlaceSendBody(wqe, count_max * sizeof(shm::Sge)));
   while (bytes != 0) {
     const iovec piece = walk->Next(&bytes);
     if (wqe->num_sge == qp.max_send_sge) return -FI_EINVAL;

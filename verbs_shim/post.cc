@@ -37,12 +37,12 @@ int CheckSend(const Qp& qp, const ibv_send_wr& wr) {
 }
 
 void CopyInline(const ibv_send_wr& wr, shm::SendWqe* wqe) {
-  auto* out = reinterpret_cast<char*>(wqe + 1);
-  uint32_t bytes = 0;
+  const auto bytes = static_cast<uint32_t>(TotalBytes(wr.sg_list, wr.num_sge));
+  std::byte* out = shm::PlaceSendBody(wqe, bytes);
   for (int i = 0; i < wr.num_sge; ++i) {
     const ibv_sge& sge = wr.sg_list[i];
-    CopyBytes(out + bytes, reinterpret_cast<const void*>(sge.addr), sge.length);
-    bytes += sge.length;
+    CopyBytes(out, reinterpret_cast<const void*>(sge.addr), sge.length);
+    out += sge.length;
   }
   wqe->inline_bytes = bytes;
   wqe->num_sge = 0;
@@ -92,7 +92,8 @@ void FillSend(const Qp& qp, const ibv_send_wr& wr, shm::SendWqe* wqe) {
   }
   wqe->inline_bytes = 0;
   wqe->num_sge = static_cast<uint8_t>(wr.num_sge);
-  CopyBytes(wqe + 1, wr.sg_list, static_cast<size_t>(wr.num_sge) * sizeof(shm::Sge));
+  const size_t sge_bytes = static_cast<size_t>(wr.num_sge) * sizeof(shm::Sge);
+  CopyBytes(shm::PlaceSendBody(wqe, sge_bytes), wr.sg_list, sge_bytes);
 }
 
 int PostOneSend(Qp* qp, const ibv_send_wr& wr) {

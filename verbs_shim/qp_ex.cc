@@ -122,7 +122,8 @@ void WrSetSgeList(ibv_qp_ex* base, size_t num_sge, const ibv_sge* sge) {
     SetError(qp, EINVAL);
     return;
   }
-  CopyBytes(qp->wr + 1, sge, num_sge * sizeof(shm::Sge));
+  const size_t bytes = num_sge * sizeof(shm::Sge);
+  CopyBytes(shm::PlaceSendBody(qp->wr, bytes), sge, bytes);
   qp->wr->num_sge = static_cast<uint8_t>(num_sge);
 }
 void WrSetSge(ibv_qp_ex* base, uint32_t lkey, uint64_t addr, uint32_t length) {
@@ -133,15 +134,18 @@ void WrSetSge(ibv_qp_ex* base, uint32_t lkey, uint64_t addr, uint32_t length) {
 void WrSetInlineDataList(ibv_qp_ex* base, size_t num_buf, const ibv_data_buf* buf) {
   Qp* qp = ToQp(base);
   if (qp->wr == nullptr) return;
-  auto* out = reinterpret_cast<char*>(qp->wr + 1);
   size_t bytes = 0;
   for (size_t i = 0; i < num_buf; ++i) {
     if (buf[i].length > qp->max_inline_bytes - bytes || !OpcodeCarriesData(qp->wr->opcode)) {
       SetError(qp, EINVAL);
       return;
     }
-    CopyBytes(out + bytes, buf[i].addr, buf[i].length);
     bytes += buf[i].length;
+  }
+  std::byte* out = shm::PlaceSendBody(qp->wr, bytes);
+  for (size_t i = 0; i < num_buf; ++i) {
+    CopyBytes(out, buf[i].addr, buf[i].length);
+    out += buf[i].length;
   }
   qp->wr->flags |= shm::kSendInline;
   qp->wr->inline_bytes = static_cast<uint32_t>(bytes);

@@ -180,11 +180,11 @@ class WorkQueueConsumer {
     bigger.memory_.StoreRelease(offsetof(shm::WorkQueueHead, producer), producer);
     return true;
   }
-  // Asks for the cache lines that taking and releasing the next entry needs.
-  void PrefetchNext() {
+  // Asks for the cache lines that taking and releasing the next entry needs, of itself one or two.
+  void PrefetchNext(bool is_one_line) {
     memory_.PrefetchForRead(offsetof(shm::WorkQueueHead, producer));
     memory_.PrefetchForRead(Offset(fetch_index_));
-    if (stride_bytes_ > shm::kCacheLineBytes) {
+    if (stride_bytes_ > shm::kCacheLineBytes && !is_one_line) {
       memory_.PrefetchForRead(Offset(fetch_index_) + shm::kCacheLineBytes);
     }
     memory_.PrefetchForWrite(offsetof(shm::WorkQueueHead, consumer));

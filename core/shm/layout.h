@@ -12,7 +12,7 @@
 namespace verbena::shm {
 
 // Raised with every incompatible change of anything in core/shm. Client and daemon must agree.
-inline constexpr uint32_t kAbiVersion = 10;
+inline constexpr uint32_t kAbiVersion = 11;
 inline constexpr uint64_t kAbiMagic = 0x0061'6e65'6272'6576;  // "verbena\0"
 
 inline constexpr uint32_t kCacheLineBytes = 64;
@@ -53,9 +53,13 @@ inline constexpr uint8_t kSendFence = 1u << 0;
 inline constexpr uint8_t kSendSignaled = 1u << 1;
 inline constexpr uint8_t kSendSolicited = 1u << 2;
 inline constexpr uint8_t kSendInline = 1u << 3;
+// Not a program's: the body is SendWqe.small_body, and what is behind the head means nothing.
+inline constexpr uint8_t kSendSmallBody = 1u << 7;
+inline constexpr uint32_t kSmallBodyBytes = 16;  // an Sge
 
 // Fixed head of a send WQE; the body follows in the same entry: num_sge Sge, or, with kSendInline,
-// inline_bytes bytes of payload. Entry stride: SendWqeStride().
+// inline_bytes bytes of payload. A small one is in the head itself (PlaceSendBody): a request is
+// one cache line then. Entry stride: SendWqeStride().
 struct SendWqe {
   uint64_t wr_id;
   uint8_t opcode;  // WrOpcode
@@ -92,9 +96,28 @@ struct SendWqe {
       uint64_t tag;          // RDM endpoints: tag matching
       uint64_t source_data;  // RDM endpoints: remote CQ data
     } rdm;
+    std::byte small_body[kSmallBodyBytes];  // kSendSmallBody
   };
 };
 static_assert(sizeof(SendWqe) == 64);
+
+// Where the client writes the body of `wqe`, whose opcode is set: into the head if the opcode has
+// nothing of its own there, else to `behind` it. Sets or clears kSendSmallBody.
+inline std::byte* PlaceSendBody(SendWqe* wqe, size_t bytes, std::byte* behind) {
+  constexpr uint32_t kFitting =
+      1u << static_cast<int>(WrOpcode::kRdmaWrite) |
+      1u << static_cast<int>(WrOpcode::kRdmaWriteWithImm) |
+      1u << static_cast<int>(WrOpcode::kSend) | 1u << static_cast<int>(WrOpcode::kSendWithImm) |
+      1u << static_cast<int>(WrOpcode::kRdmaRead) | 1u << static_cast<int>(WrOpcode::kSendWithInv);
+  const bool is_small =
+      bytes <= kSmallBodyBytes && wqe->opcode < 32 && (kFitting >> wqe->opcode & 1) != 0;
+  const auto others = static_cast<uint8_t>(wqe->flags & ~kSendSmallBody);
+  wqe->flags = static_cast<uint8_t>(others | (is_small ? kSendSmallBody : 0));
+  return is_small ? wqe->small_body : behind;
+}
+inline std::byte* PlaceSendBody(SendWqe* wqe, size_t bytes) {
+  return PlaceSendBody(wqe, bytes, reinterpret_cast<std::byte*>(wqe + 1));
+}
 
 // Fixed head of a receive WQE; num_sge Sge follow in the same entry.
 struct RecvWqe {

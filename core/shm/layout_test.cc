@@ -17,7 +17,7 @@
 namespace verbena::shm {
 namespace {
 
-static_assert(kAbiVersion == 10, "the offsets below belong to this version");
+static_assert(kAbiVersion == 11, "the offsets below belong to this version");
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -42,6 +42,8 @@ static_assert(offsetof(SendWqe, wr_id) == 0 && offsetof(SendWqe, opcode) == 8);
 static_assert(offsetof(SendWqe, imm_or_rkey) == 12 && offsetof(SendWqe, remote_addr) == 16);
 static_assert(offsetof(SendWqe, rkey) == 24 && offsetof(SendWqe, inline_bytes) == 28);
 static_assert(offsetof(SendWqe, ah) == 32 && offsetof(SendWqe, atomic) == 48);
+static_assert(offsetof(SendWqe, small_body) == 48 && kSmallBodyBytes == sizeof(Sge));
+static_assert(kSendSmallBody == 128);
 static_assert(offsetof(Cqe, timestamp_ns) == 8 && offsetof(Cqe, byte_len) == 16);
 static_assert(offsetof(Cqe, qpn) == 24 && offsetof(Cqe, vendor_err) == 32);
 static_assert(offsetof(Cqe, wc_flags) == 40 && offsetof(Cqe, status) == 44);
@@ -112,6 +114,23 @@ static_assert(Same(qp_mask::kPathMigState, IBV_QP_PATH_MIG_STATE));
 static_assert(Same(qp_mask::kCap, IBV_QP_CAP) && Same(qp_mask::kDestQpn, IBV_QP_DEST_QPN));
 static_assert(Same(qp_mask::kRateLimit, IBV_QP_RATE_LIMIT));
 static_assert(Same(kSrqMaxWr, IBV_SRQ_MAX_WR) && Same(kSrqLimit, IBV_SRQ_LIMIT));
+
+TEST(Layout, ASmallBodyIsInTheHeadWhereTheOpcodeLeavesRoom) {
+  alignas(64) std::byte entry[128] = {};
+  auto* wqe = reinterpret_cast<SendWqe*>(entry);
+  wqe->flags = kSendSignaled;
+  for (int opcode = 0; opcode < 256; ++opcode) {
+    wqe->opcode = static_cast<uint8_t>(opcode);
+    const bool has_room = opcode <= 4 || opcode == 9;
+    EXPECT_EQ(PlaceSendBody(wqe, kSmallBodyBytes), has_room ? wqe->small_body : entry + 64)
+        << opcode;
+    EXPECT_EQ(wqe->flags, has_room ? kSendSignaled | kSendSmallBody : kSendSignaled) << opcode;
+  }
+  wqe->opcode = static_cast<uint8_t>(WrOpcode::kSend);
+  EXPECT_EQ(PlaceSendBody(wqe, 0), wqe->small_body);
+  EXPECT_EQ(PlaceSendBody(wqe, kSmallBodyBytes + 1), entry + 64);
+  EXPECT_EQ(wqe->flags, kSendSignaled) << "one that was small before";
+}
 
 TEST(Layout, MagicSpellsTheName) {
   char text[sizeof(kAbiMagic)];

@@ -120,7 +120,7 @@ TEST_F(EntryMemoryTest, TheNicTakesWhatStandsThereAndNotInTheArena) {
   PostRecv(1);
   world.dma.is_held = true;  // the NIC has not fetched it yet
   Send(8, "hello");
-  std::memcpy(sq_a.memory + sizeof(shm::SendWqe), "world", 5);
+  std::memcpy(sq_a.memory + offsetof(shm::SendWqe, small_body), "world", 5);
   world.dma.is_held = false;
   world.Settle();
   EXPECT_EQ(std::memcmp(data_b + 64, "world", 5), 0);

@@ -74,6 +74,24 @@ TEST_F(Hostile, MoreInlineBytesThanTheQpHas) {
   ExpectFatalFor(qp_liar);
 }
 
+TEST_F(Hostile, MoreInTheHeadThanItHolds) {
+  std::vector<shm::SendWqe> wqes(2, MakeWqe(shm::WrOpcode::kSend, 1, shm::kSendSmallBody));
+  wqes[0].num_sge = 2;
+  wqes[1].flags |= shm::kSendInline;
+  wqes[1].inline_bytes = shm::kSmallBodyBytes + 1;
+  TestQp qps[] = {qp_liar, liar.MustCreateQp(Service::kRc, cq_liar)};
+  TestQp peer = victim.MustCreateQp(Service::kRc, cq_victim);
+  Connect(liar, qps[1], victim, peer, Service::kRc);
+  for (size_t i = 0; i < wqes.size(); ++i) {
+    std::memcpy(qps[i].sq.Reserve(), &wqes[i], sizeof(shm::SendWqe));
+    qps[i].sq.Publish();
+    liar.Ring(qps[i]);
+    world.Settle();
+    EXPECT_EQ(liar.StateOf(qps[i]), QpState::kErr) << i;
+    EXPECT_EQ(world.device->Stats().hostile_acts, i + 1);
+  }
+}
+
 TEST_F(Hostile, ReceiveWithMoreSgesThanTheQpHas) {
   auto* entry = static_cast<std::byte*>(qp_liar.rq.Reserve());
   shm::RecvWqe wqe{1, 0xffff'ffff, 0};

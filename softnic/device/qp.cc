@@ -32,12 +32,19 @@ FetchResult DeviceQp::FetchSend(transport::SendWork& out) {
       break;
   }
   send_ring.Fetch(&out.wqe, sizeof(out.wqe));
-  if ((out.wqe.flags & shm::kSendInline) != 0) {
-    if (out.wqe.inline_bytes > config.max_inline_bytes) return Lie();
-    send_ring.FetchAt(sizeof(out.wqe), out.inline_data, out.wqe.inline_bytes);
+  const bool is_inline = (out.wqe.flags & shm::kSendInline) != 0;
+  if (is_inline ? out.wqe.inline_bytes > config.max_inline_bytes
+                : out.wqe.num_sge > config.max_send_sge) {
+    return Lie();
+  }
+  const size_t body_bytes = is_inline ? out.wqe.inline_bytes : out.wqe.num_sge * sizeof(shm::Sge);
+  sends_small_bodies = (out.wqe.flags & shm::kSendSmallBody) != 0;
+  if (!sends_small_bodies) {
+    send_ring.FetchAt(sizeof(out.wqe), out.inline_data, static_cast<uint32_t>(body_bytes));
+  } else if (body_bytes <= shm::kSmallBodyBytes) {
+    std::memcpy(out.inline_data, out.wqe.small_body, shm::kSmallBodyBytes);
   } else {
-    if (out.wqe.num_sge > config.max_send_sge) return Lie();
-    send_ring.FetchAt(sizeof(out.wqe), out.sge, out.wqe.num_sge * sizeof(shm::Sge));
+    return Lie();
   }
   send_ring.Advance();
   device->CountSendWqe();

@@ -318,8 +318,9 @@ void TestClient::Post(TestQp& qp, const shm::SendWqe& wqe, const std::vector<shm
   VERBENA_CHECK(entry != nullptr);
   shm::SendWqe head = wqe;
   head.num_sge = static_cast<uint8_t>(sges.size());
+  std::byte* body = shm::PlaceSendBody(&head, sges.size() * sizeof(shm::Sge), entry + sizeof(head));
+  std::copy(sges.begin(), sges.end(), reinterpret_cast<shm::Sge*>(body));
   std::memcpy(entry, &head, sizeof(head));
-  std::copy(sges.begin(), sges.end(), reinterpret_cast<shm::Sge*>(entry + sizeof(head)));
   qp.sq.Publish();
   Ring(qp);
 }
@@ -329,8 +330,9 @@ void TestClient::PostInline(TestQp& qp, shm::SendWqe wqe, const std::string& byt
   VERBENA_CHECK(entry != nullptr);
   wqe.flags |= shm::kSendInline;
   wqe.inline_bytes = static_cast<uint32_t>(bytes.size());
+  std::byte* body = shm::PlaceSendBody(&wqe, bytes.size(), entry + sizeof(wqe));
+  std::memcpy(body, bytes.data(), bytes.size());
   std::memcpy(entry, &wqe, sizeof(wqe));
-  std::memcpy(entry + sizeof(wqe), bytes.data(), bytes.size());
   qp.sq.Publish();
   Ring(qp);
 }

@@ -171,6 +171,35 @@ TEST_P(Verb_ibv_wr_set_inline_data, TakesAsMuchAsTheQpAndNoMore) {
   EXPECT_TRUE(NothingCompletes());
 }
 
+// By turns with ibv_post_send, so that each entry of the queue has small data after large.
+TEST_P(Verb_ibv_wr_set_inline_data, OfEverySizeArrives) {
+  std::string text;
+  for (uint32_t i = 0; i < max_inline_bytes; ++i) text += static_cast<char>('!' + i);
+  auto post = [&](uint32_t length) {
+    ibv_sge sge = {reinterpret_cast<uint64_t>(text.data()), length, 0};
+    ibv_send_wr wr = {}, *bad = nullptr;
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    if (is_datagram) wr.wr.ud = {ah, b->qp->qp_num, kQKey};
+    return ibv_post_send(a->qp, &wr, &bad);
+  };
+  for (uint32_t i = 0; i <= max_inline_bytes; ++i) {
+    PostRecv();
+    ASSERT_EQ(post(max_inline_bytes - i), 0);
+    EXPECT_EQ(a->WaitSend().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(Receive(), text.substr(0, max_inline_bytes - i));
+    PostRecv();
+    Begin();
+    NextSend(i);
+    ibv_wr_set_inline_data(ex, text.data(), i);
+    ASSERT_EQ(ibv_wr_complete(ex), 0);
+    EXPECT_EQ(a->WaitSend().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(Receive(), text.substr(0, i));
+  }
+}
+
 TEST_P(Verb_ibv_wr_set_inline_data, MayBeEmpty) {
   PostRecv();
   Begin();

@@ -370,8 +370,10 @@ void Flow::WriteWqe(Op& op, uint32_t index) {
     wqe.remote_qpn = destination.end == nullptr ? kMulticastQpn : destination.end->qp.qpn.value;
     wqe.remote_qkey = World::kQkey;
   }
-  std::byte* body = entry + sizeof(wqe);
-  if ((op.flags & shm::kSendInline) != 0) {
+  const bool is_inline = (op.flags & shm::kSendInline) != 0;
+  const size_t body_bytes = is_inline ? op.length : op.piece_count * sizeof(shm::Sge);
+  std::byte* body = shm::PlaceSendBody(&wqe, body_bytes, entry + sizeof(wqe));
+  if (is_inline) {
     wqe.inline_bytes = op.length;
     std::memcpy(body, Pattern() + op.pattern, op.length);
     if (IsStamped(op) && op.length >= 8) Stamp(index, body);
