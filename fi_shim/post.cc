@@ -63,9 +63,9 @@ int FillBody(Endpoint* ep, const HwQp& qp, bool is_inline, size_t bytes, Walk* w
     }
     return 0;
   }
-  // One piece of memory is one element; how many parts of several have bytes is not known yet.
-  const size_t count_max = walk->request.iov_count == 1 ? 1 : qp.max_send_sge;
-  auto* sge = reinterpret_cast<shm::Sge*>(shm::PlaceSendBody(wqe, count_max * sizeof(shm::Sge)));
+  // An element for each part that has bytes for this target.
+  const size_t sge_bytes_max = walk->request.iov_count * sizeof(shm::Sge);
+  auto* sge = reinterpret_cast<shm::Sge*>(shm::PlaceSendBody(wqe, sge_bytes_max));
   while (bytes != 0) {
     const iovec piece = walk->Next(&bytes);
     if (wqe->num_sge == qp.max_send_sge) return -FI_EINVAL;

@@ -125,6 +125,8 @@ void WrSetSgeList(ibv_qp_ex* base, size_t num_sge, const ibv_sge* sge) {
   const size_t bytes = num_sge * sizeof(shm::Sge);
   CopyBytes(shm::PlaceSendBody(qp->wr, bytes), sge, bytes);
   qp->wr->num_sge = static_cast<uint8_t>(num_sge);
+  // Data given inline before count no more: what was said last does.
+  qp->wr->flags &= static_cast<uint8_t>(~shm::kSendInline);
 }
 void WrSetSge(ibv_qp_ex* base, uint32_t lkey, uint64_t addr, uint32_t length) {
   ibv_sge sge = {addr, length, lkey};

@@ -154,8 +154,9 @@ class WorkQueueConsumer {
   void Staged(uint32_t count) { cached_producer_ += count; }
 
   // Copies `bytes` (at most the stride) of the next entry. Precondition: Available() == kReady.
-  void Fetch(void* out, uint32_t bytes) { memory_.Read(Offset(fetch_index_), out, bytes); }
+  void Fetch(void* out, uint32_t bytes) { FetchAt(0, out, bytes); }
   void FetchAt(uint32_t offset_bytes, void* out, uint32_t bytes) {
+    is_second_line_used_ = offset_bytes + bytes > shm::kCacheLineBytes;
     memory_.Read(Offset(fetch_index_) + offset_bytes, out, bytes);
   }
   void Advance() { ++fetch_index_; }
@@ -180,11 +181,12 @@ class WorkQueueConsumer {
     bigger.memory_.StoreRelease(offsetof(shm::WorkQueueHead, producer), producer);
     return true;
   }
-  // Asks for the cache lines that taking and releasing the next entry needs, of itself one or two.
-  void PrefetchNext(bool is_one_line) {
+  // Asks for the cache lines that taking and releasing the next entry needs; of itself as many as
+  // of the one before.
+  void PrefetchNext() {
     memory_.PrefetchForRead(offsetof(shm::WorkQueueHead, producer));
     memory_.PrefetchForRead(Offset(fetch_index_));
-    if (stride_bytes_ > shm::kCacheLineBytes && !is_one_line) {
+    if (is_second_line_used_) {
       memory_.PrefetchForRead(Offset(fetch_index_) + shm::kCacheLineBytes);
     }
     memory_.PrefetchForWrite(offsetof(shm::WorkQueueHead, consumer));
@@ -219,6 +221,7 @@ class WorkQueueConsumer {
   uint32_t entries_ = 0;
   uint32_t stride_bytes_ = 0;
   bool is_staged_ = false;
+  bool is_second_line_used_ = false;  // by the entry fetched last
   uint32_t fetch_index_ = 0;
   uint32_t release_index_ = 0;
   uint32_t cached_producer_ = 0;  // of a staged ring: what is staged

@@ -92,10 +92,6 @@ struct SendWqe {
       uint32_t type;
       uint32_t level;
     } flush;
-    struct {
-      uint64_t tag;          // RDM endpoints: tag matching
-      uint64_t source_data;  // RDM endpoints: remote CQ data
-    } rdm;
     std::byte small_body[kSmallBodyBytes];  // kSendSmallBody
   };
 };

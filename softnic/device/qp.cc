@@ -33,18 +33,15 @@ FetchResult DeviceQp::FetchSend(transport::SendWork& out) {
   }
   send_ring.Fetch(&out.wqe, sizeof(out.wqe));
   const bool is_inline = (out.wqe.flags & shm::kSendInline) != 0;
-  if (is_inline ? out.wqe.inline_bytes > config.max_inline_bytes
-                : out.wqe.num_sge > config.max_send_sge) {
-    return Lie();
-  }
+  const bool is_small = (out.wqe.flags & shm::kSendSmallBody) != 0;
   const size_t body_bytes = is_inline ? out.wqe.inline_bytes : out.wqe.num_sge * sizeof(shm::Sge);
-  sends_small_bodies = (out.wqe.flags & shm::kSendSmallBody) != 0;
-  if (!sends_small_bodies) {
-    send_ring.FetchAt(sizeof(out.wqe), out.inline_data, static_cast<uint32_t>(body_bytes));
-  } else if (body_bytes <= shm::kSmallBodyBytes) {
+  if (is_inline && out.wqe.inline_bytes > config.max_inline_bytes) return Lie();
+  if (!is_inline && out.wqe.num_sge > config.max_send_sge) return Lie();
+  if (is_small && body_bytes > shm::kSmallBodyBytes) return Lie();
+  if (is_small) {
     std::memcpy(out.inline_data, out.wqe.small_body, shm::kSmallBodyBytes);
   } else {
-    return Lie();
+    send_ring.FetchAt(sizeof(out.wqe), out.inline_data, static_cast<uint32_t>(body_bytes));
   }
   send_ring.Advance();
   device->CountSendWqe();

@@ -124,8 +124,6 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
     PrefetchForRead(&waiting);
     PrefetchForRead(&rate);
   }
-  // Of those of its next send request, if it is like the one before.
-  void ExpectSend() { send_ring.PrefetchNext(sends_small_bodies); }
   bool IsResting() const { return rate != nullptr && rate->rest.IsSet(); }
 
   // What a message touches comes first: with many QPs each of its lines comes from far away, and
@@ -142,7 +140,6 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   QpRef self;
   Qpn qpn;
   bool is_in_drain = false;
-  bool sends_small_bodies = false;  // its last request was one line
   bool has_more_output = false;    // a drain stopped at its budget
   bool is_blocked = false;         // a request of this QP waits at its destination
   bool asks_for_receives = false;  // the client rings when it posts one: it is to be flushed

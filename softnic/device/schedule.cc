@@ -47,7 +47,7 @@ void DeviceCore::ExpectDoorbell(SessionId id, uint32_t doorbell) const {
   if (session == nullptr) return;
   DeviceQp* qp = session->doorbells.Find(doorbell);
   if (qp == nullptr) return;
-  qp->ExpectSend();
+  qp->send_ring.PrefetchNext();
 }
 
 // With many QPs each has been out of cache since its last turn. The lines that the next ones take
@@ -92,7 +92,7 @@ class DeviceCore::Lookahead {
     if (const uint32_t index = place - (kFar - kMiddle); index < count_) {
       DeviceQp& qp = *qps_[index];
       qp.transport->Expect();
-      qp.ExpectSend();
+      qp.send_ring.PrefetchNext();
       const DeviceQp* peer = core_->FindQp(qp.peer);
       if (peer != nullptr && peer != &qp) peer->Expect();
     }

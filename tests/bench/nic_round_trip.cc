@@ -138,8 +138,8 @@ class Host {
     if (entry == nullptr) Die("the send queue is full");
     write_.wr_id = posted_;
     const shm::Sge sge = SgeOf(&word, sizeof word, mr_.lkey);
+    std::memcpy(shm::PlaceSendBody(&write_, sizeof sge, entry + sizeof write_), &sge, sizeof sge);
     std::memcpy(entry, &write_, sizeof write_);
-    std::memcpy(entry + sizeof write_, &sge, sizeof sge);
     qp_.sq.Publish();
     world_.device->OnDoorbell(world_.now, client_->id, qp_.reply.sq.doorbell);
     has_rung_ = true;

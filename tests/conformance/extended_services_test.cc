@@ -171,7 +171,8 @@ TEST_P(Verb_ibv_wr_set_inline_data, TakesAsMuchAsTheQpAndNoMore) {
   EXPECT_TRUE(NothingCompletes());
 }
 
-// By turns with ibv_post_send, so that each entry of the queue has small data after large.
+// By turns with ibv_post_send. Three requests a round: each entry of the queue has both kinds, and
+// small data after large and the other way round.
 TEST_P(Verb_ibv_wr_set_inline_data, OfEverySizeArrives) {
   std::string text;
   for (uint32_t i = 0; i < max_inline_bytes; ++i) text += static_cast<char>('!' + i);
@@ -186,10 +187,12 @@ TEST_P(Verb_ibv_wr_set_inline_data, OfEverySizeArrives) {
     return ibv_post_send(a->qp, &wr, &bad);
   };
   for (uint32_t i = 0; i <= max_inline_bytes; ++i) {
-    PostRecv();
-    ASSERT_EQ(post(max_inline_bytes - i), 0);
-    EXPECT_EQ(a->WaitSend().status, IBV_WC_SUCCESS);
-    EXPECT_EQ(Receive(), text.substr(0, max_inline_bytes - i));
+    for (const uint32_t length : {i, max_inline_bytes - i}) {
+      PostRecv();
+      ASSERT_EQ(post(length), 0);
+      EXPECT_EQ(a->WaitSend().status, IBV_WC_SUCCESS);
+      EXPECT_EQ(Receive(), text.substr(0, length));
+    }
     PostRecv();
     Begin();
     NextSend(i);
@@ -208,6 +211,21 @@ TEST_P(Verb_ibv_wr_set_inline_data, MayBeEmpty) {
   ASSERT_EQ(ibv_wr_complete(ex), 0);
   EXPECT_EQ(a->WaitSend().status, IBV_WC_SUCCESS);
   EXPECT_EQ(Receive(), "");
+}
+
+TEST_P(Verb_ibv_wr_set_inline_data, GivesWayToAnElementSaidLater) {
+  memset(a->buffer.data(), 'k', 4);
+  std::string text(max_inline_bytes, 'i');
+  for (const size_t length : {text.size(), size_t{4}, size_t{0}}) {
+    PostRecv();
+    Begin();
+    NextSend(length);
+    ibv_wr_set_inline_data(ex, text.data(), length);
+    OwnSge(4);
+    ASSERT_EQ(ibv_wr_complete(ex), 0);
+    EXPECT_EQ(a->WaitSend().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(Receive(), "kkkk");
+  }
 }
 
 TEST_P(Verb_ibv_wr_set_inline_data, StandsBesideRequestsWithKeys) {

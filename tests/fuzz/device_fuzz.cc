@@ -405,11 +405,10 @@ class Stage {
         wqe.rkey = known.mr.rkey;
       }
       wqe.inline_bytes = input.Take<uint8_t>();
-      wqe.ah = Word(input);
-      wqe.remote_qpn = Word(input);
-      wqe.remote_qkey = Word(input);
-      wqe.atomic.compare_add = Word(input);
-      wqe.atomic.swap = 0xeeee;
+      for (uint32_t* word : {&wqe.ah, &wqe.remote_qpn, &wqe.remote_qkey}) *word = Word(input);
+      wqe.atomic = {Word(input), 0xeeee};
+      const uint32_t bytes = wqe.flags & shm::kSendInline ? wqe.inline_bytes : wqe.num_sge * 16u;
+      if (auto* body = shm::PlaceSendBody(&wqe, bytes, nullptr)) std::memcpy(body, sges.data(), 16);
       if (wqe.opcode == 8) wqe.bind = {24, Word(input), input.Take<uint8_t>()};  // BIND_MW
       if (style >= 0xe0) input.TakeBytes(&wqe, sizeof(wqe));
       Poke(*queue, at, &wqe, head_bytes = sizeof(wqe));

@@ -332,6 +332,7 @@ void WriteWildWqe(uint8_t* entry, uint32_t stride) {
   if (dice() % 2 == 0) {  // half right, so that it gets further
     wqe->opcode = static_cast<uint8_t>(dice() % 16);
     wqe->flags = static_cast<uint8_t>(dice() % 16);
+    if (dice() % 2 == 0) wqe->flags |= shm::kSendSmallBody;
     wqe->num_sge = static_cast<uint8_t>(dice() % 6);
     wqe->inline_bytes = static_cast<uint32_t>(dice() % 2 == 0 ? Wrong() : dice() % 128);
     wqe->rkey = static_cast<uint32_t>(dice() % 4096);
