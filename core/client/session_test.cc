@@ -27,6 +27,7 @@ namespace verbena::client {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kNoHang(20);  // however busy the machine is
 using shm::CommandOp;
 
 struct SessionDeleter {
@@ -211,7 +212,7 @@ TEST_F(SessionTest, KilledDaemonEndsCommandsOfAllThreads) {
   Clock::time_point killed = Clock::now();
   KillDaemon();
   for (std::thread& thread : threads) thread.join();
-  EXPECT_LT(Clock::now() - killed, std::chrono::seconds(1));
+  EXPECT_LT(Clock::now() - killed, kNoHang);
   EXPECT_EQ(failed.load(), shm::kCommandSlots + 8);
   EXPECT_FALSE(session_->IsAlive());
   EXPECT_EQ(Nop(), EIO);
@@ -221,7 +222,7 @@ TEST_F(SessionTest, DaemonThatDiesInACommandIsNoticed) {
   OpenOnProcess();
   Clock::time_point start = Clock::now();
   EXPECT_EQ(session_->Execute(CommandOp::kQueryPort, nullptr, 0, nullptr, 0), EIO);
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(1));
+  EXPECT_LT(Clock::now() - start, kNoHang);
   EXPECT_TRUE(session_->KnownDead());
   ReapDaemon();
 }
@@ -334,9 +335,9 @@ TEST_F(SessionTest, ArenaThatFoundNoRoomIsMappedLaterAndAChannelIsLost) {
   const Clock::time_point begin = Clock::now();
   EXPECT_EQ(session_->MapPlace(place), nullptr);
   EXPECT_EQ(errno, EMFILE);
-  EXPECT_EQ(session_->TakeChannelFd(1000), -1);
+  EXPECT_EQ(session_->TakeChannelFd(30'000), -1);
   EXPECT_EQ(errno, EMFILE);
-  EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(900)) << "nothing is waited for";
+  EXPECT_LT(Clock::now() - begin, kNoHang) << "nothing is waited for";
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   const auto* queue = static_cast<uint8_t*>(session_->MapPlace(place));
   ASSERT_NE(queue, nullptr);

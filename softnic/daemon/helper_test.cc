@@ -118,7 +118,7 @@ TEST(Helper, ThatNeverAnswersHoldsUpItsOwnSessionOnly) {
         << "nothing hangs any more, nor does a thread";
   }
   EXPECT_TRUE(Eventually([&] { return daemon.StatusNumber("sessions") == 0; }));
-  EXPECT_TRUE(Eventually([&] { return daemon.FdCount() == baseline; }));
+  EXPECT_TRUE(Eventually([&] { return daemon.FdCount() <= baseline; }));
 }
 
 TEST(Helper, ThatLeavesFailsTheRegistration) {

@@ -263,7 +263,7 @@ TEST_F(Verb_ibv_post_send, RetriesRunOutWhenThePeerIsGone) {
     EXPECT_EQ(wc.status, IBV_WC_RETRY_EXC_ERR) << ibv_wc_status_str(wc.status);
     EXPECT_EQ(wc.wr_id, 0u);
     EXPECT_GE(Since(begin).count(), 2);
-    EXPECT_LT(Since(begin).count(), 500);
+    EXPECT_LT(Since(begin).count(), 5000);
     ExpectFlushed(*a, a->send_cq, 1, 4);
   }
 }

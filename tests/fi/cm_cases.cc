@@ -122,7 +122,7 @@ FI_CASE("cm.shutdown_flushes_receives", kMsg) {
   Receive(pair.b(), in, 3);
   Need(fi_shutdown(pair.a().ep, 0), "fi_shutdown");
   AwaitEvent(*pair.b().eq, FI_SHUTDOWN, "the other side's");
-  const auto got = AwaitAny(pair.b().rx_cq, 2000);
+  const auto got = AwaitAny(pair.b().rx_cq, 2000 * Patience());
   Expect(got && got->error != 0, "a posted receive is not flushed");
   Note("%s", NameOf(got->error).c_str());
 }

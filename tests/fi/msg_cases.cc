@@ -369,7 +369,7 @@ FI_CASE("msg.multi_recv", kAll) {
     Expect(!is_released || i == 3, "released with room for more than the least");
   }
   if (!is_released) {
-    const auto last = AwaitAny(pair.b().rx_cq, 300);
+    const auto last = AwaitAny(pair.b().rx_cq, 300 * Patience());
     is_released = last && (last->flags & FI_MULTI_RECV) != 0;
   }
   Expect(is_released, "never released (FI_MULTI_RECV)");

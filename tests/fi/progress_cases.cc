@@ -96,7 +96,7 @@ struct Near {
 void Near::Use(bool is_stopped) {
   if (is_stopped) other.Kill(SIGSTOP);
   const auto done = [&](const char* what) {
-    const auto got = AwaitAny(peer->tx_cq, 3000);
+    const auto got = AwaitAny(peer->tx_cq, 3000 * Patience());
     Expect(got.has_value(), "%s does not complete while the target %s", what,
            is_stopped ? "is stopped" : "calls nothing");
     Expect(got->error == 0, "%s: %s", what, NameOf(got->error).c_str());
@@ -257,7 +257,7 @@ FI_CASE("progress.control_auto", kMsg, 20) {
   peer.Bind();
   peer.Enable();
   Need(fi_connect(peer.ep, address.data(), nullptr, 0), "fi_connect");
-  usleep(300'000);  // what is measured is that nobody calls anything meanwhile
+  usleep(300'000 * Patience());  // what is measured is that nobody calls anything meanwhile
   Tell(other.socket(), 1);
   Expect(Hear<bool>(other.socket()), "the request is not there at the first look");
 }

@@ -108,7 +108,7 @@ FI_CASE("cm.shutdown_releases_multi_recv", kMsg, 20) {
   size_t messages = 0;
   bool is_released = false;
   while (!is_released) {
-    const auto got = AwaitAny(pair.b().rx_cq, 1000);
+    const auto got = AwaitAny(pair.b().rx_cq, 1000 * Patience());
     Expect(got.has_value(), "never released, after %zu messages", messages);
     Expect(got->context == ContextOf(5), "another's context");
     is_released = (got->flags & FI_MULTI_RECV) != 0;

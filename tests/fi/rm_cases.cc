@@ -226,7 +226,7 @@ FI_CASE("rm.receive_overrun_says_how_much", kAll) {
   out.Fill(2);
   Receive(pair.b(), in, 1, 100);
   Send(pair.a(), out, 2);
-  const auto got = AwaitAny(pair.b().rx_cq, 2000);
+  const auto got = AwaitAny(pair.b().rx_cq, 2000 * Patience());
   Expect(got && got->error == FI_ETRUNC, "%s",
          got ? NameOf(got->error).c_str() : "no completion at the receiver");
   Expect(got->olen == 200 && got->context == ContextOf(1), "olen %zu", got->olen);

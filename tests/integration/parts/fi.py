@@ -202,8 +202,8 @@ def slow_handshakes(case):
     rules.write_text(SLOW_HANDSHAKES)
     process = case.run([VERBENA, "run", "--private", "--nics=2", "--faults", rules, "--",
                         case.program("fi_conformance"), "--provider", "verbena", "--endpoint", "rdm",
-                        "--json", "--case", "progress.auto_first_operation", "--case",
-                        "progress.auto_done_though"], 60,
+                        "--json", "--patience", PATIENCE, "--case",
+                        "progress.auto_first_operation", "--case", "progress.auto_done_though"], 60,
                        name="fi_conformance", env=clean_environment() | QUIET)
     answers = [(answer["verdict"], answer["reason"]) for answer in json.loads(process.out)]
     check([verdict for verdict, _ in answers] == ["yes", "yes"], f"{answers}")

@@ -309,6 +309,7 @@ def interface_is_made_anew(case):
     watch.wait_for_output("IBV_EVENT_PORT_ERR", 10)
     join(left, right, 4200)
     watch.wait_for_output("IBV_EVENT_PORT_ACTIVE", 10)
+    wait_for(lambda: port_state(case, pair.client) == "PORT_ACTIVE", 10, "the peer's port is up")
     for index in (IPV4, IPV6):
         pair.gid_index = index
         run_exact_bytes(case, pair, 3)
