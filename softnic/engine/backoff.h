@@ -24,8 +24,10 @@ class Backoff {
     until_ = now;
   }
   bool IsOn(Instant now) const { return now < until_; }
-  // Too soon after one to trust that the harm has ended.
-  bool IsOnProbation(Instant now) const { return now - until_ < length_; }
+  // Too soon after one to trust that the harm has ended: within as long as it was, and `longest`.
+  bool IsOnProbation(Instant now, Duration longest) const {
+    return now - until_ < std::min(length_, longest);
+  }
 
  private:
   Duration first_, longest_;

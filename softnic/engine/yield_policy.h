@@ -24,6 +24,9 @@ class YieldPolicy {
   // kernel's.
   static constexpr Duration kLostMax = Milliseconds(4);
   static constexpr int64_t kLostShare = 8;
+  // Who keeps the CPU all the time shows in the first yields after a pause. Who does so later is
+  // somebody else, now and then.
+  static constexpr Duration kProbation = Milliseconds(12);
   static constexpr Duration kFirst = Milliseconds(4);
   static constexpr Duration kLongest = Milliseconds(500);
   // So many in vain let nobody run who is there: the scheduler keeps to the shard (before Linux 6.6
@@ -39,7 +42,7 @@ class YieldPolicy {
     const Duration forgiven{(now - last_late_).ns / kLostShare};
     lost_ = std::max(lost_ - forgiven, Duration{0}) + took;
     last_late_ = now;
-    if (lost_ >= kLostMax || backoff_.IsOnProbation(now)) backoff_.OnHarm(now);
+    if (lost_ >= kLostMax || backoff_.IsOnProbation(now, kProbation)) backoff_.OnHarm(now);
   }
 
   // Whether OnSleep wants to know the switches.

@@ -58,6 +58,17 @@ TEST_F(Yields, AreOnProbationAfterAPause) {
   EXPECT_FALSE(policy_.MayYield(now_));
 }
 
+// A long pause must not be followed by another one because something ran once within as long.
+TEST_F(Yields, AreOnProbationForAShortTimeHoweverLongThePauseWas) {
+  for (int i = 0; i < 10; ++i) Pause();
+  EXPECT_EQ(Pause(), YieldPolicy::kLongest);
+  YieldFor(YieldPolicy::kProbation);
+  Yield(kTurn);
+  EXPECT_TRUE(policy_.MayYield(now_));
+  Yield(kTurn);
+  EXPECT_FALSE(policy_.MayYield(now_)) << "that is an eighth of the time and more";
+}
+
 TEST_F(Yields, PauseBrieflyAgainAfterAGoodWhile) {
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(Pause(), YieldPolicy::kFirst) << i;
