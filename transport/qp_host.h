@@ -25,6 +25,13 @@ struct SendWork {
     std::byte inline_data[shm::kMaxInlineBytes];
   };
 };
+// Too long a message is refused when its turn comes; saturating keeps the sum honest.
+inline uint32_t MessageBytes(const SendWork& work) {
+  if ((work.wqe.flags & shm::kSendInline) != 0) return work.wqe.inline_bytes;
+  uint64_t length = 0;
+  for (uint32_t i = 0; i < work.wqe.num_sge; ++i) length += work.sge[i].length;
+  return length > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(length);
+}
 struct RecvWork {
   uint64_t wr_id;
   uint32_t num_sge;

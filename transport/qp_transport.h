@@ -77,6 +77,14 @@ struct Completion {
   uint64_t recv_ticket = 0;  // RecvWork::ticket, with cqe.recv_offset_bytes
 };
 
+// What became of the next send WQE in one step.
+enum class Direct : uint8_t {
+  kNot,        // nothing, or it was fetched, and PollRequest goes on
+  kSent,       // it was sent; both QPs want to be drained
+  kDone,       // it is done without a completion, and neither has anything to drain
+  kCompleted,  // the same, and this is its completion
+};
+
 inline constexpr uint32_t kRateLimitMaxKbps = 100'000'000;  // of a port of 100 Gb/s
 
 // The longest message that RC can send at any path MTU. At 256, the 2^31 bytes that verbs know are
@@ -176,9 +184,8 @@ class QpTransport {
   virtual void Fail(Instant now, EventType event) = 0;
 
   // The next send WQE goes to `peer`, the QP at the other end, which is this device's and of this
-  // service, in one step: request, placement and acknowledgement. False: nothing has happened, or
-  // a WQE was fetched, and PollRequest goes on. After true both QPs want to be drained.
-  virtual bool SendDirect(Instant now, QpTransport& peer) { return false; }
+  // service, in one step: request, placement and acknowledgement.
+  virtual Direct SendDirect(Instant now, QpTransport& peer, Completion& out) { return Direct::kNot; }
 
   // --- outputs ----------------------------------------------------------------------------------
   virtual bool PollRequest(Instant now, Pdu& out) = 0;

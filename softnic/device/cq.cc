@@ -156,7 +156,8 @@ void DeviceCore::RemoveCq(Cq& cq, Retired* retired) {
   session.cqs.Remove(cq.handle);
 }
 
-void DeviceCore::PushCompletion(DeviceQp& qp, transport::Completion& completion) {
+void DeviceCore::PushCompletion(DeviceQp& qp) {
+  transport::Completion& completion = blank_completion_;
   Cq& cq = completion.is_send ? *qp.send_cq : *qp.recv_cq;
   if (!completion.is_send && completion.recv_ticket != 0) FinishReceive(qp, completion);
   shm::Cqe& cqe = completion.cqe;
@@ -170,6 +171,7 @@ void DeviceCore::PushCompletion(DeviceQp& qp, transport::Completion& completion)
   cqe.place = qp.place == nullptr ? 0 : qp.place->handle;
   cqe.is_send = completion.is_send ? 1 : 0;
   PushCqe(cq, completion);
+  std::construct_at(&completion);  // its atomic word can't be assigned
 }
 
 void DeviceCore::PushCqe(Cq& cq, transport::Completion& completion) {

@@ -269,7 +269,7 @@ class DeviceCore {
   void OnEntriesMoved(uint64_t cookie, bool is_ok, bool is_owner_gone);
 
   // --- cq.cc ------------------------------------------------------------------------------------
-  void PushCompletion(DeviceQp& qp, transport::Completion& completion);
+  void PushCompletion(DeviceQp& qp);  // what was polled into blank_completion_
   void PushCqe(Cq& cq, transport::Completion& completion);
   void FailCq(Cq& cq);
   // The program can see CQEs it could not see before.

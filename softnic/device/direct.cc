@@ -5,6 +5,7 @@
 namespace verbena::softnic {
 
 using shm::VendorErr;
+using transport::Direct;
 using transport::DirectMove;
 using transport::DmaSegment;
 
@@ -62,17 +63,24 @@ uint32_t DeviceCore::SendDirect(DeviceQp& qp, uint32_t max_steps) {
   if (!is_free) return 0;
   const uint64_t bytes_before = payload_bytes_;
   uint32_t sent = 0, steps = 0;
-  while (steps < max_steps && qp.transport->SendDirect(now_, *peer->transport)) {
+  bool has_output = false;
+  while (steps < max_steps) {
+    const Direct became = qp.transport->SendDirect(now_, *peer->transport, blank_completion_);
+    if (became == Direct::kNot) break;
+    if (became == Direct::kCompleted) PushCompletion(qp);
+    has_output |= became == Direct::kSent;
     ++sent;
     steps = sent + static_cast<uint32_t>((payload_bytes_ - bytes_before) / kBytesPerStep);
   }
   if (sent == 0) return 0;
   pdus_ += 2 * uint64_t{sent};  // with their acknowledgements
   peer->last_used = now_;
-  // Received before it is acknowledged.
-  MarkForDrain(*peer);
-  MarkForDrain(qp);
-  DrainMarked();
+  if (has_output) {
+    // Received before it is acknowledged.
+    MarkForDrain(*peer);
+    MarkForDrain(qp);
+  }
+  DrainMarked();  // of these; and if a CQ was overrun, of its QPs
   return steps;
 }
 

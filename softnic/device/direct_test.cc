@@ -140,6 +140,52 @@ TEST(Direct, LargeMessagesTakeTheStepByTurns) {
   for (uint64_t i = 0; i < kLarge; ++i) EXPECT_EQ(world.ends[0].sends[i].wr_id, i);
 }
 
+// Nothing is told of them, and their places in the queue are free again.
+TEST(Direct, WritesWithoutACompletionGoOnForEver) {
+  DirectWorld world(true);
+  const End& end = world.ends[0];
+  const uint32_t entries = end.qp->sq.limit();
+  for (uint32_t i = 0; i < 3 * entries; ++i) {
+    world.Write(0, i, 8, 0);
+    world.Settle();
+  }
+  world.Write(0, 77, 8);
+  world.Settle();
+  EXPECT_EQ(world.world.dma.moved_now, 3 * entries + 1);
+  ASSERT_EQ(end.sends.size(), 1u);
+  EXPECT_EQ(end.sends[0].wr_id, 77u);
+}
+
+// A WRITE is over at once, a SEND is when its receiver has been told: in one turn.
+TEST(Direct, CompletionsKeepTheirOrder) {
+  DirectWorld world(true, Peers::kOneQp);
+  const End& end = world.ends[0];
+  for (uint64_t i = 0; i < 6; ++i) world.Receive(0, 100 + i, 64);
+  for (uint64_t i = 0; i < 6; i += 2) {
+    end.client->PostInline(*end.qp, MakeWqe(shm::WrOpcode::kSend, i), "one");
+    world.Write(0, i + 1, 8);
+  }
+  world.Settle();
+  EXPECT_EQ(world.world.dma.moved_now, 6u);
+  ASSERT_EQ(end.sends.size(), 6u);
+  for (uint64_t i = 0; i < 6; ++i) EXPECT_EQ(end.sends[i].wr_id, i);
+}
+
+// What could not go in one step goes, once, and so does what is behind it.
+TEST(Direct, AWriteThatCannotMoveAtOnceIsNotLost) {
+  DirectWorld world(true);
+  const End& end = world.ends[0];
+  world.world.dma.moves_now = false;
+  for (uint64_t i = 0; i < 3; ++i) world.Write(0, i, 8);
+  world.Settle();
+  world.world.dma.moves_now = true;
+  for (uint64_t i = 3; i < 6; ++i) world.Write(0, i, 8);
+  world.Settle();
+  EXPECT_EQ(world.world.dma.moved_now, 3u);
+  ASSERT_EQ(end.sends.size(), 6u);
+  for (uint64_t i = 0; i < 6; ++i) EXPECT_EQ(end.sends[i].wr_id, i);
+}
+
 TEST(Direct, SendFindsItsReceive) {
   DirectWorld world(true);
   world.Receive(1, 7, 100);

@@ -286,10 +286,7 @@ void DeviceCore::DropLane(Instant now, LaneId id) {
 
 // What a lane has acknowledged is told before it goes.
 void DeviceCore::TellReceived(DeviceQp& lane) {
-  while (lane.transport->PollCompletion(blank_completion_)) {
-    PushCompletion(lane, blank_completion_);
-    std::construct_at(&blank_completion_);
-  }
+  while (lane.transport->PollCompletion(blank_completion_)) PushCompletion(lane);
 }
 
 void DeviceCore::ForgetLane(DeviceQp& lane) {

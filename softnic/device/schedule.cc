@@ -145,8 +145,7 @@ void DeviceCore::Drain(DeviceQp& qp) {
   const bool may_flush = qp.reads_in_flight == 0 || !is_failed || !qp.IsConnectedService();
   while (budget > 0 && may_flush) {
     if (!qp.transport->PollCompletion(blank_completion_)) break;
-    PushCompletion(qp, blank_completion_);
-    std::construct_at(&blank_completion_);  // its atomic word can't be assigned
+    PushCompletion(qp);
     --budget;
     ++outputs_;
   }

@@ -268,7 +268,7 @@ bool Completer::PollCompletion(Completion& out) {
     const SendRecord& rec = w_->At(w_->head++);
     host_->ReleaseSend(1);
     if (!config_.sq_sig_all && (rec.flags & shm::kSendSignaled) == 0) continue;
-    Fill(rec, WcStatus::kSuccess, VendorErr::kNone, out);
+    Fill(Of(rec), WcStatus::kSuccess, VendorErr::kNone, out);
     return true;
   }
   if (attributes_->state() != QpState::kErr) return false;
@@ -296,9 +296,9 @@ bool Completer::FlushOne(Completion& out) {
     host_->ReleaseSend(1);
     // One WQE fails; what follows it is flushed, even if it had a fault of its own.
     if (rec.state == WqeState::kError && !failure_told_) {
-      Fill(rec, rec.status, rec.vendor_err, out);
+      Fill(Of(rec), rec.status, rec.vendor_err, out);
     } else {
-      Fill(rec, WcStatus::kWrFlushErr, HowFar(rec.state), out);
+      Fill(Of(rec), WcStatus::kWrFlushErr, HowFar(rec.state), out);
     }
     failure_told_ = true;
     return true;
@@ -310,17 +310,16 @@ bool Completer::FlushOne(Completion& out) {
     return false;
   }
   host_->ReleaseSend(1);
-  SendRecord flushed;
-  flushed.wr_id = work.wqe.wr_id;
-  flushed.opcode = static_cast<WrOpcode>(work.wqe.opcode);
+  const Completed flushed{work.wqe.wr_id, static_cast<WrOpcode>(work.wqe.opcode), 0};
   Fill(flushed, WcStatus::kWrFlushErr, VendorErr::kFlushed, out);
   return true;
 }
 
-void Completer::Fill(const SendRecord& rec, WcStatus status, VendorErr why, Completion& out) const {
+void Completer::Fill(const Completed& what, WcStatus status, VendorErr why,
+                     Completion& out) const {
   shm::Cqe& cqe = out.cqe;
-  cqe.wr_id = rec.wr_id;
-  cqe.byte_len = rec.length;
+  cqe.wr_id = what.wr_id;
+  cqe.byte_len = what.length;
   cqe.imm_or_rkey = 0;
   cqe.qpn = config_.qpn.value;
   cqe.src_qpn = 0;
@@ -328,7 +327,7 @@ void Completer::Fill(const SendRecord& rec, WcStatus status, VendorErr why, Comp
   cqe.wc_flags = 0;
   cqe.pkey_index = 0;
   cqe.status = static_cast<uint8_t>(status);
-  cqe.opcode = static_cast<uint8_t>(WcOpcodeOf(rec.opcode));
+  cqe.opcode = static_cast<uint8_t>(WcOpcodeOf(what.opcode));
   cqe.sl = 0;
   cqe.is_send = 1;
   out.is_send = true;

@@ -33,8 +33,16 @@ class Completer {
   bool PollDma(DmaRequest& out);
   // Completions of WQEs retired; in the error state, flushes of all others.
   bool PollCompletion(Completion& out);
+  // Of a WQE that was done in one step (rc_direct.cc). False: it has none.
+  bool CompleteDirect(const SendWork& work, uint32_t bytes, Completion& out);
 
  private:
+  // What a completion says of its WQE.
+  struct Completed {
+    uint64_t wr_id;
+    shm::WrOpcode opcode;
+    uint32_t length;
+  };
   struct Placement {
     uint32_t index;   // of the record
     uint32_t offset;  // into its message
@@ -51,7 +59,8 @@ class Completer {
   void Reopen(Instant now, const Placement& placement);
   bool FlushOne(Completion& out);
   Psn ExpectedPsn(const SendRecord& rec) const;
-  void Fill(const SendRecord& rec, WcStatus status, shm::VendorErr why, Completion& out) const;
+  static Completed Of(const SendRecord& rec) { return {rec.wr_id, rec.opcode, rec.length}; }
+  void Fill(const Completed& what, WcStatus status, shm::VendorErr why, Completion& out) const;
 
   const QpConfig& config_;
   QpHost* host_;

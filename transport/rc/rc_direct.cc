@@ -27,35 +27,72 @@ bool IsSend(const SendRecord& rec) {
 
 }  // namespace
 
-bool RcQp::SendDirect(Instant now, QpTransport& other) {
+Direct RcQp::SendDirect(Instant now, QpTransport& other, Completion& out) {
   RcQp& peer = static_cast<RcQp&>(other);
   // Its first message has an event of its own.
-  if (!peer.comm_established_ || !peer.attributes_.CanReceive()) return false;
-  SendRecord* rec = requester_.NextDirect();
-  if (rec == nullptr) return false;
-  // What fails must not take a receive WQE there, which may be of a queue that others share.
-  const bool tells_write = rec->opcode == WrOpcode::kRdmaWriteWithImm && rec->length != 0;
-  if (tells_write && !peer.AllowsWrite(*rec)) return false;
-  DirectMove move;
-  move.length = rec->length;
-  if (rec->IsInline()) {
-    move.bytes = rec->body();
-  } else if (!host_->ResolveDirect(rec->sges(), rec->num_sge, &move)) {
-    return false;
+  if (!peer.comm_established_ || !peer.attributes_.CanReceive()) return Direct::kNot;
+  SendWork work;
+  switch (requester_.FetchDirect(work)) {
+    case Requester::NextDirect::kNone:
+      return Direct::kNot;
+    case Requester::NextDirect::kWork:
+      return WriteDirect(now, peer, work, out);
+    case Requester::NextDirect::kRecord:
+      return SendRecordDirect(now, peer);
   }
-  if (!peer.responder_.TakesDirect(window_.next_psn, *rec)) return false;
-  if (rec->length != 0) {
-    if (IsSend(*rec)) {
+  return Direct::kNot;
+}
+
+// A WRITE that nobody but its sender is told of, with nothing before it: it is over at once, and no
+// record of it is made, whose lines would come from far away where there are many QPs.
+Direct RcQp::WriteDirect(Instant now, RcQp& peer, const SendWork& work, Completion& out) {
+  const shm::SendWqe& wqe = work.wqe;
+  DirectMove move;
+  move.length = MessageBytes(work);
+  move.rkey = RKey(wqe.rkey);
+  move.remote_addr = wqe.remote_addr;
+  bool may_go = requester_.FitsDirect(move.length) &&
+                peer.responder_.TakesDirectWrite(window_.next_psn, move.length);
+  if (may_go && (wqe.flags & shm::kSendInline) != 0) {
+    move.bytes = work.inline_data;
+  } else if (may_go) {
+    may_go = host_->ResolveDirect(work.sge, wqe.num_sge, &move);
+  }
+  if (!may_go || (move.length != 0 && !host_->MoveDirect(move, *peer.host_))) {
+    requester_.KeepDirect(work);
+    return Direct::kNot;
+  }
+  peer.responder_.EndDirectWrite(window_.next_psn, move.length);
+  requester_.EndDirect(now, move.length);
+  host_->ReleaseSend(1);
+  return completer_.CompleteDirect(work, move.length, out) ? Direct::kCompleted : Direct::kDone;
+}
+
+Direct RcQp::SendRecordDirect(Instant now, RcQp& peer) {
+  SendRecord& rec = window_.At(window_.cursor);
+  // What fails must not take a receive WQE there, which may be of a queue that others share.
+  const bool tells_write = rec.opcode == WrOpcode::kRdmaWriteWithImm && rec.length != 0;
+  if (tells_write && !peer.AllowsWrite(rec)) return Direct::kNot;
+  DirectMove move;
+  move.length = rec.length;
+  if (rec.IsInline()) {
+    move.bytes = rec.body();
+  } else if (!host_->ResolveDirect(rec.sges(), rec.num_sge, &move)) {
+    return Direct::kNot;
+  }
+  if (!peer.responder_.TakesDirect(window_.next_psn, rec)) return Direct::kNot;
+  if (rec.length != 0) {
+    if (IsSend(rec)) {
       move.receive = &peer.responder_.NextReceive();
     } else {
-      move.rkey = rec->rkey;
-      move.remote_addr = rec->remote_addr;
+      move.rkey = rec.rkey;
+      move.remote_addr = rec.remote_addr;
     }
-    if (!host_->MoveDirect(move, *peer.host_)) return false;
+    if (!host_->MoveDirect(move, *peer.host_)) return Direct::kNot;
   }
-  requester_.EndDirect(now, *rec);
-  peer.responder_.EndDirect(*rec);
-  return true;
+  requester_.EndDirect(now, rec);
+  peer.responder_.EndDirect(rec);
+  return Direct::kSent;
 }
 
 bool RcQp::AllowsWrite(const SendRecord& rec) {
@@ -64,15 +101,32 @@ bool RcQp::AllowsWrite(const SendRecord& rec) {
                               &segment) == shm::VendorErr::kNone;
 }
 
-// The next WQE, if it may go in one step as far as this end is concerned. It stays where it is.
-SendRecord* Requester::NextDirect() {
+Requester::NextDirect Requester::FetchDirect(SendWork& work) {
   const bool is_idle = attributes_->state() == QpState::kRts && w_->retired == w_->cursor &&
                        !is_limited_ && rnr_deadline_.IsNever() && !awaits_settled_keys_;
-  if (!is_idle || !EnsureRecord()) return nullptr;
-  SendRecord& rec = w_->At(w_->cursor);
-  if (rec.state != WqeState::kPosted || !MayGoDirect(rec.opcode)) return nullptr;
-  // A message of one PDU.
-  return rec.length <= kDirectBytesMax && rec.length <= pdu_bytes_max_ ? &rec : nullptr;
+  if (!is_idle) return NextDirect::kNone;
+  if (w_->cursor == w_->tail) {
+    if (!FetchWork(work)) {
+      // PollRequest need not look as well, but it does what a queue that lies asks for.
+      if (!corrupt_queue_) w_->WakeSender();
+      return NextDirect::kNone;
+    }
+    // Behind others its completion waits for theirs.
+    const bool is_first = w_->head == w_->tail;
+    if (is_first && work.wqe.opcode == static_cast<uint8_t>(WrOpcode::kRdmaWrite)) {
+      return NextDirect::kWork;
+    }
+    KeepDirect(work);
+  }
+  const SendRecord& rec = w_->At(w_->cursor);
+  const bool may_go =
+      rec.state == WqeState::kPosted && MayGoDirect(rec.opcode) && FitsDirect(rec.length);
+  return may_go ? NextDirect::kRecord : NextDirect::kNone;
+}
+
+// A message of one PDU.
+bool Requester::FitsDirect(uint32_t bytes) const {
+  return bytes <= kDirectBytesMax && bytes <= pdu_bytes_max_;
 }
 
 void Requester::EndDirect(Instant now, SendRecord& rec) {
@@ -85,22 +139,46 @@ void Requester::EndDirect(Instant now, SendRecord& rec) {
   OnProgress(now);
 }
 
+void Requester::EndDirect(Instant now, uint32_t bytes) {
+  w_->next_psn = w_->next_psn + PsnsOf(bytes);
+  w_->unacked_psn = w_->sent_psn = w_->next_psn;
+  next_ssn_ = Msn((next_ssn_.value + 1) & Psn::kMask);
+  OnProgress(now);
+}
+
+bool Completer::CompleteDirect(const SendWork& work, uint32_t bytes, Completion& out) {
+  const shm::SendWqe& wqe = work.wqe;
+  if (!config_.sq_sig_all && (wqe.flags & shm::kSendSignaled) == 0) return false;
+  Fill({wqe.wr_id, static_cast<WrOpcode>(wqe.opcode), bytes}, WcStatus::kSuccess,
+       shm::VendorErr::kNone, out);
+  return true;
+}
+
+bool Responder::IsIdle(Psn psn, uint32_t bytes) const {
+  return IsNext(psn) && ops_.IsEmpty() && dma_outstanding_ == 0 &&
+         message_.kind == Message::kNone && nak_sent_ == NakSent::kNone && !nak_due_ && !ack_due_ &&
+         completions_.size() < kOpsMax && bytes <= config_.max_message_bytes;
+}
+
+bool Responder::TakesDirectWrite(Psn psn, uint32_t bytes) const {
+  return IsIdle(psn, bytes) && (attributes_->access_flags() & access::kRemoteWrite) != 0;
+}
+
 bool Responder::TakesDirect(Psn psn, const SendRecord& rec) {
-  const bool is_idle = IsNext(psn) && ops_.IsEmpty() && dma_outstanding_ == 0 &&
-                       message_.kind == Message::kNone && nak_sent_ == NakSent::kNone &&
-                       !nak_due_ && !ack_due_ && completions_.size() < kOpsMax &&
-                       rec.length <= config_.max_message_bytes;
-  if (!is_idle) return false;
-  if (!IsSend(rec) && (attributes_->access_flags() & access::kRemoteWrite) == 0) return false;
+  if (!(IsSend(rec) ? IsIdle(psn, rec.length) : TakesDirectWrite(psn, rec.length))) return false;
   if (!rec.TakesReceive()) return true;
   if (!IsSend(rec) && config_.writes_take_no_receive) return host_->HasRoomToTell();
   if (EnsureReceive() != ResponderFault::kNone) return false;
   return !IsSend(rec) || rec.length <= ReceiveRoomBytes();
 }
 
-void Responder::EndDirect(const SendRecord& rec) {
-  epsn_ = done_psn_ = rec.first_psn + PsnsOf(rec.length);
+void Responder::EndDirectWrite(Psn psn, uint32_t bytes) {
+  epsn_ = done_psn_ = psn + PsnsOf(bytes);
   msn_ = Msn((msn_.value + 1) & Psn::kMask);
+}
+
+void Responder::EndDirect(const SendRecord& rec) {
+  EndDirectWrite(rec.first_psn, rec.length);
   if (!rec.TakesReceive()) return;
   Op op;
   op.bytes = rec.length;

@@ -45,7 +45,8 @@ class RcQp final : public QpTransport, public OnHugePages {
   void SetPduLimits(const PduLimits& limits) override;
   void Fail(Instant now, EventType event) override;
 
-  bool SendDirect(Instant now, QpTransport& other) override;  // rc_direct.cc
+  // In rc_direct.cc.
+  Direct SendDirect(Instant now, QpTransport& other, Completion& out) override;
   bool PollRequest(Instant now, Pdu& out) override;
   bool PollResponse(Instant now, Pdu& out) override;
   bool PollDma(DmaRequest& out) override;
@@ -71,6 +72,8 @@ class RcQp final : public QpTransport, public OnHugePages {
   void PushEvent(EventType event);
   // What a WRITE of its peer asks for, as far as its key goes (rc_direct.cc).
   bool AllowsWrite(const SendRecord& rec);
+  Direct WriteDirect(Instant now, RcQp& peer, const SendWork& work, Completion& out);
+  Direct SendRecordDirect(Instant now, RcQp& peer);
 
   // In order of address: what a message touches lies in few lines, which Expect knows.
   QpHost* host_;

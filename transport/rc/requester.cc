@@ -150,11 +150,18 @@ void Requester::RewindOne(SendRecord& rec, uint32_t index, uint32_t sent_bytes) 
 // True if there is a record at the cursor.
 bool Requester::EnsureRecord() {
   if (w_->cursor != w_->tail) return true;
-  if (attributes_->state() != QpState::kRts || !w_->sq_may_hold_more || w_->IsFull()) return false;
   SendWork work;
+  if (!FetchWork(work)) return false;
+  LoadRecord(work, w_->Push());
+  return true;
+}
+
+// Takes the next WQE out of the queue, if the window has room for it.
+bool Requester::FetchWork(SendWork& work) {
+  if (attributes_->state() != QpState::kRts || !w_->sq_may_hold_more || w_->IsFull()) return false;
   switch (host_->FetchSend(work)) {
     case FetchResult::kOk:
-      break;
+      return true;
     case FetchResult::kInvalid:
       corrupt_queue_ = true;
       [[fallthrough]];
@@ -162,8 +169,7 @@ bool Requester::EnsureRecord() {
       w_->sq_may_hold_more = false;
       return false;
   }
-  LoadRecord(work, w_->Push());
-  return true;
+  return false;
 }
 
 void Requester::LoadRecord(const SendWork& work, SendRecord& rec) {
@@ -199,19 +205,15 @@ void Requester::LoadRecord(const SendWork& work, SendRecord& rec) {
     rec.length = rec.IsFlush() ? 0 : sizeof(rec.swap_or_add);
     return;
   }
+  rec.length = MessageBytes(work);
   if (rec.IsInline()) {
     rec.num_sge = 0;
-    rec.length = wqe.inline_bytes;
     std::memcpy(rec.ReserveBody(wqe.inline_bytes), work.inline_data, wqe.inline_bytes);
     return;
   }
   rec.num_sge = wqe.num_sge;
   std::byte* body = rec.ReserveBody(wqe.num_sge * (sizeof(shm::Sge) + sizeof(DmaSegment)));
   std::memcpy(body, work.sge, wqe.num_sge * sizeof(shm::Sge));
-  uint64_t length = 0;
-  for (uint32_t i = 0; i < wqe.num_sge; ++i) length += work.sge[i].length;
-  // Too long a message is refused when its turn comes; saturating keeps the sum honest.
-  rec.length = length > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(length);
 }
 
 // Whether ordering and limits let a WQE begin now.

@@ -43,8 +43,15 @@ class Requester {
 
   bool PollRequest(Instant now, Pdu& out);
   // --- rc_direct.cc
-  SendRecord* NextDirect();
+  enum class NextDirect { kNone, kWork, kRecord };
+  // The next WQE that may go in one step as far as this end is concerned: `work`, taken out of the
+  // queue, which the window need not know of; or the record at the cursor, which stays there.
+  NextDirect FetchDirect(SendWork& work);
+  // It goes the usual way after all.
+  void KeepDirect(const SendWork& work) { LoadRecord(work, w_->Push()); }
+  bool FitsDirect(uint32_t bytes) const;
   void EndDirect(Instant now, SendRecord& rec);
+  void EndDirect(Instant now, uint32_t bytes);
   // ---
   void OnHeldUp(Instant now) {
     if (ack_deadline_ <= now) ArmAckTimer(now);
@@ -83,6 +90,7 @@ class Requester {
 
  private:
   bool EnsureRecord();
+  bool FetchWork(SendWork& work);
   void LoadRecord(const SendWork& work, SendRecord& rec);
   bool MayStart(const SendRecord& rec);
   uint32_t ReadRequestsOutstanding(const SendRecord& rec) const;

@@ -55,6 +55,8 @@ class Responder {
   // --- rc_direct.cc
   // Whether the request may be carried out in one step. Has its receive WQE at hand then.
   bool TakesDirect(Psn psn, const SendRecord& rec);
+  bool IsIdle(Psn psn, uint32_t bytes) const;
+  bool TakesDirectWrite(Psn psn, uint32_t bytes) const;
   const RecvWork& NextReceive() const { return receives_[receives_used_]; }
   // What the receive WQE for the current message holds.
   uint64_t ReceiveRoomBytes() const {
@@ -64,6 +66,7 @@ class Responder {
     return room;
   }
   void EndDirect(const SendRecord& rec);
+  void EndDirectWrite(Psn psn, uint32_t bytes);
   // ---
 
   bool PollResponse(Pdu& out);
