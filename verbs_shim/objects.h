@@ -151,12 +151,13 @@ struct Cq {
 static_assert(offsetof(Cq, context) == sizeof(ibv_cq_ex));
 
 // What a send queue and a receive queue have in common.
+// What posting touches comes first.
 struct PostQueue {
   SpinLock lock;
-  WorkQueueProducer ring;  // lock
-  EntryBuffer entries;     // lock
-  client::Doorbell doorbell;
   uint32_t max_sge;
+  WorkQueueProducer ring;  // lock
+  client::Doorbell doorbell;
+  EntryBuffer entries;  // lock
   bool flushing;         // lock: the daemon is gone and flush_index counts
   uint32_t flush_index;  // lock: next entry to be reported as flushed
 };
@@ -171,20 +172,24 @@ struct Srq {
   PostQueue queue;
 };
 
-struct Qp {
+// With many QPs each line that ibv_post_send touches comes from far away: that of the ibv_qp, and
+// two side by side, which processors fetch together.
+inline constexpr size_t kLinePairBytes = 128;
+
+struct alignas(kLinePairBytes) Qp {
   QpExV64 ex;  // must be first; its own first member is the ibv_qp
-  Context* context;
+  alignas(kLinePairBytes) Context* context;
+  std::atomic<uint32_t> state;        // ibv_qp_state as last learnt
+  std::atomic<uint32_t> ece_options;  // verbenadv_ece_options
+  uint32_t max_inline_bytes;
+  PostQueue sq;
+  PostQueue rq;
   uint64_t cookie;
   uint32_t events_reported;  // table_mutex
   bool is_extended;          // created with IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
   bool sq_sig_all;
   bool has_rq;
-  std::atomic<uint32_t> state;  // ibv_qp_state as last learnt
-  std::atomic<uint32_t> ece_options;  // verbenadv_ece_options
   ibv_qp_cap cap;
-  uint32_t max_inline_bytes;
-  PostQueue sq;
-  PostQueue rq;
   // One ibv_wr_start … ibv_wr_complete, under sq.lock.
   shm::SendWqe* wr;   // being built; nullptr after an error
   uint32_t wr_count;  // entries reserved
