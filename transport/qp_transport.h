@@ -185,7 +185,9 @@ class QpTransport {
 
   // The next send WQE goes to `peer`, the QP at the other end, which is this device's and of this
   // service, in one step: request, placement and acknowledgement.
-  virtual Direct SendDirect(Instant now, QpTransport& peer, Completion& out) { return Direct::kNot; }
+  virtual Direct SendDirect(Instant now, QpTransport& peer, Completion& out) {
+    return Direct::kNot;
+  }
 
   // --- outputs ----------------------------------------------------------------------------------
   virtual bool PollRequest(Instant now, Pdu& out) = 0;
