@@ -21,6 +21,11 @@ run_bazel() {
     --experimental_convenience_symlinks=ignore "$@")
 }
 
+# The configuration that makes the NIC fast on this machine.
+lto_config() {
+  if [ "$(uname -m)" = x86_64 ]; then echo lto_x86_64; else echo lto; fi
+}
+
 # Where Bazel puts what it built with these options.
 bazel_bin() {
   # shellcheck disable=SC2086
