@@ -236,10 +236,10 @@ void Pair::Introduce(const Wish& a, const Wish& b) {
   right->other = right->Insert(*left);
 }
 
-Listener::Listener(const Wish& wish) : info(GetInfo(wish)) {
+Listener::Listener(const Wish& wish, fi_wait_obj wait) : info(GetInfo(wish)) {
   if (wish.chosen) wish.chosen(info.get());
   Need(fi_fabric(info->fabric_attr, fabric.Out(), nullptr), "fi_fabric");
-  eq.emplace(OpenEq(fabric));
+  eq.emplace(OpenEq(fabric, wait));
   Need(fi_passive_ep(fabric, info.get(), pep.Out(), this), "fi_passive_ep");
   Need(fi_pep_bind(pep, eq->Base(), 0), "fi_pep_bind");
   Need(fi_listen(pep), "fi_listen");

@@ -186,7 +186,7 @@ class Peer : public Ground {
 
 // A passive endpoint that listens.
 struct Listener {
-  explicit Listener(const Wish& wish = {});
+  explicit Listener(const Wish& wish = {}, fi_wait_obj wait = FI_WAIT_UNSPEC);
   Info info;
   Fid<fid_fabric> fabric;
   std::optional<PumpedEq> eq;
