@@ -19,7 +19,7 @@ constexpr uint32_t kOutputsPerDrain = 256;
 // The QPs of a client with fewer stay in cache by themselves.
 constexpr uint32_t kManyQps = 128;
 // How many QPs ahead their lines are asked for, in steps.
-constexpr uint32_t kFar = 14, kMiddle = 9, kNear = 4;
+constexpr uint32_t kFar = 8, kMiddle = 5, kNear = 2;
 constexpr Duration kHeldUpMax = Milliseconds(10'000);
 
 }  // namespace
