@@ -79,7 +79,7 @@ struct Completion {
 
 // What became of the next send WQE in one step.
 enum class Direct : uint8_t {
-  kNot,        // nothing, or it was fetched, and PollRequest goes on
+  kNot,        // there is none (HasRequestWork tells then), or it is left to PollRequest
   kSent,       // it was sent; both QPs want to be drained
   kDone,       // it is done without a completion, and neither has anything to drain
   kCompleted,  // the same, and this is its completion

@@ -34,7 +34,7 @@ class CqProducer {
     ++producer_index_;
     // Release: pairs with the acquire in CqConsumer::Peek.
     memory_.StoreRelease(offset + offsetof(shm::Cqe, valid), producer_index_);
-    // The client has polled there a lap ago. It is not written to before it is here.
+    // A client that keeps up has polled there last, a lap ago: a write would wait for the line.
     memory_.PrefetchForWrite(Offset(producer_index_ + kAhead));
     return true;
   }

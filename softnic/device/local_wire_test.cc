@@ -167,6 +167,7 @@ Terms TermsOf(Service service, uint32_t seed) {
   Terms terms;
   terms.service = service;
   terms.path_mtu = static_cast<uint8_t>(1 + seed % 5);
+  if (seed % 6 == 0) terms.peer_path_mtu = static_cast<uint8_t>(1 + seed / 6 % 5);
   // Most programs' PSNs wrap around soon.
   for (uint32_t& psn : terms.first_psns) {
     psn = below(4) == 0 ? below(1 << 24) : 0xff'ffff - below(40);

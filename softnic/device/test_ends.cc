@@ -100,8 +100,9 @@ void Ends::Connect() {
   const int last = ends[0].qp == ends[1].qp ? 0 : 1;
   PathAttr paths[2];
   for (int i : {0, 1}) {
-    paths[i] = {terms.path_mtu, terms.first_psns[i], terms.first_psns[1 - i], kMinRnrTimer,
-                kRnrRetry};
+    const bool has_own_mtu = i == 1 && terms.peer_path_mtu != 0;
+    paths[i] = {has_own_mtu ? terms.peer_path_mtu : terms.path_mtu, terms.first_psns[i],
+                terms.first_psns[1 - i], kMinRnrTimer, kRnrRetry};
   }
   for (int i = 0; i <= last; ++i) EXPECT_EQ(ends[i].client->ToInit(*ends[i].qp, service), 0);
   for (int i = 0; i <= last; ++i) {

@@ -96,7 +96,8 @@ struct Burst {
 // Of a whole program.
 struct Terms {
   Service service = Service::kRc;
-  uint8_t path_mtu = 3;  // 1: 256 bytes … 5: 4096; UD: the port's
+  uint8_t path_mtu = 3;       // 1: 256 bytes … 5: 4096; UD: the port's
+  uint8_t peer_path_mtu = 0;  // of the second end; 0: the same
   uint32_t first_psns[2] = {0x123456, 0x123456};
   bool has_srq = false;
   uint32_t works_max = 1;     // of one end in a burst

@@ -3,8 +3,8 @@
 // A SEND or WRITE whose bytes can move at once, between two QPs that have nothing under way in that
 // direction, comes out the same whether it goes as a request, a placement and an acknowledgement,
 // or in one step; and the step takes a fraction of the time. What is not as usual
-// (a fault, a missing receive WQE, a limit) is left as it was found, for the usual way to deal
-// with.
+// (a fault, a missing receive WQE, a limit, another path MTU at the other end) is left to the usual
+// way: of the WQE there is a record in the window then, and no more.
 #include "transport/rc/rc_qp.h"
 
 namespace verbena::transport::rc {
@@ -51,19 +51,18 @@ Direct RcQp::WriteDirect(Instant now, RcQp& peer, const SendWork& work, Completi
   move.length = MessageBytes(work);
   move.rkey = RKey(wqe.rkey);
   move.remote_addr = wqe.remote_addr;
-  bool may_go = requester_.FitsDirect(move.length) &&
-                peer.responder_.TakesDirectWrite(window_.next_psn, move.length);
-  if (may_go && (wqe.flags & shm::kSendInline) != 0) {
-    move.bytes = work.inline_data;
-  } else if (may_go) {
-    may_go = host_->ResolveDirect(work.sge, wqe.num_sge, &move);
-  }
-  if (!may_go || (move.length != 0 && !host_->MoveDirect(move, *peer.host_))) {
+  if ((wqe.flags & shm::kSendInline) != 0) move.bytes = work.inline_data;
+  const PsnCount psns = requester_.PsnsOf(move.length);
+  const bool has_moved = requester_.FitsDirect(move.length) &&
+                         peer.responder_.TakesDirectWrite(window_.next_psn, psns, move.length) &&
+                         FindDirect(work.sge, wqe.num_sge, &move) &&
+                         (move.length == 0 || host_->MoveDirect(move, *peer.host_));
+  if (!has_moved) {
     requester_.KeepDirect(work);
     return Direct::kNot;
   }
-  peer.responder_.EndDirectWrite(window_.next_psn, move.length);
-  requester_.EndDirect(now, move.length);
+  peer.responder_.EndDirectWrite(window_.next_psn, psns);
+  requester_.EndDirectWrite(now, psns);
   host_->ReleaseSend(1);
   return completer_.CompleteDirect(work, move.length, out) ? Direct::kCompleted : Direct::kDone;
 }
@@ -75,12 +74,10 @@ Direct RcQp::SendRecordDirect(Instant now, RcQp& peer) {
   if (tells_write && !peer.AllowsWrite(rec)) return Direct::kNot;
   DirectMove move;
   move.length = rec.length;
-  if (rec.IsInline()) {
-    move.bytes = rec.body();
-  } else if (!host_->ResolveDirect(rec.sges(), rec.num_sge, &move)) {
-    return Direct::kNot;
-  }
-  if (!peer.responder_.TakesDirect(window_.next_psn, rec)) return Direct::kNot;
+  if (rec.IsInline()) move.bytes = rec.body();
+  if (!FindDirect(rec.sges(), rec.num_sge, &move)) return Direct::kNot;
+  const PsnCount psns = requester_.PsnsOf(rec.length);
+  if (!peer.responder_.TakesDirect(window_.next_psn, psns, rec)) return Direct::kNot;
   if (rec.length != 0) {
     if (IsSend(rec)) {
       move.receive = &peer.responder_.NextReceive();
@@ -93,6 +90,10 @@ Direct RcQp::SendRecordDirect(Instant now, RcQp& peer) {
   requester_.EndDirect(now, rec);
   peer.responder_.EndDirect(rec);
   return Direct::kSent;
+}
+
+bool RcQp::FindDirect(const shm::Sge* sge, uint32_t num_sge, DirectMove* move) {
+  return move->bytes != nullptr || host_->ResolveDirect(sge, num_sge, move);
 }
 
 bool RcQp::AllowsWrite(const SendRecord& rec) {
@@ -131,18 +132,22 @@ bool Requester::FitsDirect(uint32_t bytes) const {
 
 void Requester::EndDirect(Instant now, SendRecord& rec) {
   AssignPsns(rec);
-  w_->unacked_psn = w_->sent_psn = w_->next_psn;
   rec.sent_bytes = rec.length;
   rec.state = WqeState::kDone;
   ++w_->cursor;
   w_->Retire();
-  OnProgress(now);
+  EndDirect(now);
 }
 
-void Requester::EndDirect(Instant now, uint32_t bytes) {
-  w_->next_psn = w_->next_psn + PsnsOf(bytes);
-  w_->unacked_psn = w_->sent_psn = w_->next_psn;
+void Requester::EndDirectWrite(Instant now, PsnCount psns) {
+  w_->next_psn = w_->next_psn + psns;
   next_ssn_ = Msn((next_ssn_.value + 1) & Psn::kMask);
+  EndDirect(now);
+}
+
+// All that was sent is acknowledged.
+void Requester::EndDirect(Instant now) {
+  w_->unacked_psn = w_->sent_psn = w_->next_psn;
   OnProgress(now);
 }
 
@@ -154,31 +159,33 @@ bool Completer::CompleteDirect(const SendWork& work, uint32_t bytes, Completion&
   return true;
 }
 
-bool Responder::IsIdle(Psn psn, uint32_t bytes) const {
-  return IsNext(psn) && ops_.IsEmpty() && dma_outstanding_ == 0 &&
+// Both ends count the message's packets, and have to come to the same number.
+bool Responder::IsIdle(Psn psn, PsnCount psns, uint32_t bytes) const {
+  return IsNext(psn) && psns == PsnsOf(bytes) && ops_.IsEmpty() && dma_outstanding_ == 0 &&
          message_.kind == Message::kNone && nak_sent_ == NakSent::kNone && !nak_due_ && !ack_due_ &&
          completions_.size() < kOpsMax && bytes <= config_.max_message_bytes;
 }
 
-bool Responder::TakesDirectWrite(Psn psn, uint32_t bytes) const {
-  return IsIdle(psn, bytes) && (attributes_->access_flags() & access::kRemoteWrite) != 0;
+bool Responder::TakesDirectWrite(Psn psn, PsnCount psns, uint32_t bytes) const {
+  return IsIdle(psn, psns, bytes) && (attributes_->access_flags() & access::kRemoteWrite) != 0;
 }
 
-bool Responder::TakesDirect(Psn psn, const SendRecord& rec) {
-  if (!(IsSend(rec) ? IsIdle(psn, rec.length) : TakesDirectWrite(psn, rec.length))) return false;
+bool Responder::TakesDirect(Psn psn, PsnCount psns, const SendRecord& rec) {
+  const uint32_t bytes = rec.length;
+  if (!(IsSend(rec) ? IsIdle(psn, psns, bytes) : TakesDirectWrite(psn, psns, bytes))) return false;
   if (!rec.TakesReceive()) return true;
   if (!IsSend(rec) && config_.writes_take_no_receive) return host_->HasRoomToTell();
   if (EnsureReceive() != ResponderFault::kNone) return false;
   return !IsSend(rec) || rec.length <= ReceiveRoomBytes();
 }
 
-void Responder::EndDirectWrite(Psn psn, uint32_t bytes) {
-  epsn_ = done_psn_ = psn + PsnsOf(bytes);
+void Responder::EndDirectWrite(Psn psn, PsnCount psns) {
+  epsn_ = done_psn_ = psn + psns;
   msn_ = Msn((msn_.value + 1) & Psn::kMask);
 }
 
 void Responder::EndDirect(const SendRecord& rec) {
-  EndDirectWrite(rec.first_psn, rec.length);
+  EndDirectWrite(rec.first_psn, rec.psn_count);
   if (!rec.TakesReceive()) return;
   Op op;
   op.bytes = rec.length;

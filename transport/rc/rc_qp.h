@@ -72,6 +72,7 @@ class RcQp final : public QpTransport, public OnHugePages {
   void PushEvent(EventType event);
   // What a WRITE of its peer asks for, as far as its key goes (rc_direct.cc).
   bool AllowsWrite(const SendRecord& rec);
+  bool FindDirect(const shm::Sge* sge, uint32_t num_sge, DirectMove* move);
   Direct WriteDirect(Instant now, RcQp& peer, const SendWork& work, Completion& out);
   Direct SendRecordDirect(Instant now, RcQp& peer);
 

@@ -51,8 +51,13 @@ class Requester {
   void KeepDirect(const SendWork& work) { LoadRecord(work, w_->Push()); }
   bool FitsDirect(uint32_t bytes) const;
   void EndDirect(Instant now, SendRecord& rec);
-  void EndDirect(Instant now, uint32_t bytes);
+  void EndDirectWrite(Instant now, PsnCount psns);
   // ---
+  PsnCount PsnsOf(uint32_t bytes) const {
+    return {bytes <= mtu_bytes_
+                ? 1
+                : static_cast<int32_t>((uint64_t{bytes} + mtu_bytes_ - 1) >> mtu_shift_)};
+  }
   void OnHeldUp(Instant now) {
     if (ack_deadline_ <= now) ArmAckTimer(now);
   }
@@ -99,6 +104,7 @@ class Requester {
   bool FitsLimits(SendRecord& rec);
   bool IsBeyondCredits(const SendRecord& rec) const;
   void AssignPsns(SendRecord& rec);
+  void EndDirect(Instant now);  // rc_direct.cc
   void ApplyWindow();
   void StartRecord(Instant now, SendRecord& rec);
   RequesterInput CheckRecord(SendRecord& rec) const;
@@ -117,11 +123,6 @@ class Requester {
   void GoBackTo(Psn psn);
   void Fail(const RequesterInput& input, const RequesterEventRow& row);
   void ArmAckTimer(Instant now);
-  PsnCount PsnsOf(uint32_t bytes) const {
-    return {bytes <= mtu_bytes_
-                ? 1
-                : static_cast<int32_t>((uint64_t{bytes} + mtu_bytes_ - 1) >> mtu_shift_)};
-  }
 
   const QpConfig& config_;
   QpHost* host_;

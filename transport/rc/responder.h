@@ -54,9 +54,9 @@ class Responder {
 
   // --- rc_direct.cc
   // Whether the request may be carried out in one step. Has its receive WQE at hand then.
-  bool TakesDirect(Psn psn, const SendRecord& rec);
-  bool IsIdle(Psn psn, uint32_t bytes) const;
-  bool TakesDirectWrite(Psn psn, uint32_t bytes) const;
+  // `psns`: as the requester counts them.
+  bool TakesDirect(Psn psn, PsnCount psns, const SendRecord& rec);
+  bool TakesDirectWrite(Psn psn, PsnCount psns, uint32_t bytes) const;
   const RecvWork& NextReceive() const { return receives_[receives_used_]; }
   // What the receive WQE for the current message holds.
   uint64_t ReceiveRoomBytes() const {
@@ -66,7 +66,7 @@ class Responder {
     return room;
   }
   void EndDirect(const SendRecord& rec);
-  void EndDirectWrite(Psn psn, uint32_t bytes);
+  void EndDirectWrite(Psn psn, PsnCount psns);
   // ---
 
   bool PollResponse(Pdu& out);
@@ -212,6 +212,7 @@ class Responder {
   void GrowAtomics(uint32_t size);
   const AtomicResource* FindAtomic(Psn psn) const;
   bool IsAtomicUnderWay(Psn psn) const;
+  bool IsIdle(Psn psn, PsnCount psns, uint32_t bytes) const;  // rc_direct.cc
   PsnCount PsnsOf(uint32_t bytes) const {
     return {bytes <= mtu_bytes_
                 ? 1
