@@ -154,7 +154,7 @@ void ClientSession::FreeQueue(const QueueMemory& queue) { arenas_.Free(queue); }
 
 void ClientSession::OpenDoorbells(uint32_t page, const QueueMemory& memory) {
   RingMemory ring = memory.memory;
-  port_.OpenDoorbells(page, reinterpret_cast<shm::ThreadDoorbellPage*>(ring.data()));
+  port_.doorbells.OpenPage(page, reinterpret_cast<shm::ThreadDoorbellPage*>(ring.data()));
 }
 
 int ClientSession::OpenChannel(shm::Handle channel) {

@@ -44,7 +44,7 @@ class ClientSession final : public SessionServices {
   int AllocateQueue(uint64_t bytes, QueueMemory* out) override;
   void FreeQueue(const QueueMemory& queue) override;
   void OpenDoorbells(uint32_t page, const QueueMemory& memory) override;
-  void CloseDoorbells(uint32_t page) override { port_.CloseDoorbells(page); }
+  void CloseDoorbells(uint32_t page) override { port_.doorbells.ClosePage(page); }
   int OpenChannel(shm::Handle channel) override;
   void CloseChannel(shm::Handle channel) override;
   int SendPayload(int fd) override;

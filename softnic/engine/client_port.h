@@ -11,6 +11,7 @@
 #include "core/shm/command.h"
 #include "core/shm/layout.h"
 #include "softnic/device/services.h"
+#include "softnic/engine/doorbell_scan.h"
 #include "softnic/engine/pace.h"
 
 namespace verbena::softnic {
@@ -34,44 +35,11 @@ struct ClientPort {
   };
   Slot slots[shm::kCommandSlots];
 
-  // Doorbell bits taken from shared memory and not served yet.
-  uint64_t near_bits = 0;
-  uint64_t thread_pages_left = 0;  // bit per page of thread_bits
-  uint64_t thread_bits[shm::kThreadDoorbellPages] = {};
-  uint32_t last_source = 0;     // whose turn it was: the near leaf's, a page's, the summaries'
-  uint32_t last_page = 0;       // the last thread domain's
-  uint16_t summaries_left = 0;  // bit per word of summary[]
-  uint64_t summary_bits[shm::kDoorbellSummaries] = {};
-  uint32_t leaf = 0;
-  uint32_t far_leaf = 0;  // the last one that a summary led to
-  uint64_t leaf_bits = 0;
+  DoorbellScan doorbells;
   uint32_t last_doorbell = 0;
   uint64_t deferred_commands = 0;  // slots that wait for their pace
 
-  // Doorbell pages of thread domains; bit per page that there is.
-  uint64_t thread_pages = 0;
-  shm::ThreadDoorbellPage* thread_page[shm::kThreadDoorbellPages] = {};
-  // Of the page that was rung in last.
-  const std::atomic<uint32_t>* last_cpu = nullptr;
-
-  bool HasBits() const {
-    return near_bits != 0 || thread_pages_left != 0 || summaries_left != 0 || leaf_bits != 0;
-  }
-  uint32_t LastCpu() const {
-    return (last_cpu != nullptr ? last_cpu : &area->doorbells.last_cpu)
-        ->load(std::memory_order_relaxed);
-  }
-  void OpenDoorbells(uint32_t page, shm::ThreadDoorbellPage* memory) {
-    thread_page[page] = memory;
-    thread_pages |= uint64_t{1} << page;
-  }
-  void CloseDoorbells(uint32_t page) {
-    if (last_cpu == &thread_page[page]->last_cpu) last_cpu = nullptr;
-    thread_pages &= ~(uint64_t{1} << page);
-    thread_pages_left &= ~(uint64_t{1} << page);
-    thread_page[page] = nullptr;
-    thread_bits[page] = 0;
-  }
+  uint32_t LastCpu() const { return doorbells.LastCpu(area->doorbells); }
   bool MayBePolled() const { return !is_quarantined && !is_suspended; }
 
   uint32_t sleep = 1;           // number of the last one it was told of

@@ -25,8 +25,6 @@ constexpr int64_t kCostlyCommandPause = 10;
 // A client that rings for nothing beyond its pace is not heard for so long.
 constexpr Duration kSuspension = Milliseconds(1);
 
-static_assert(shm::kDoorbellSummaries == 16, "summaries_left has 16 bits");
-
 // Whether the command is to make memory of its client reachable, and which.
 bool NamesMemory(const shm::CommandRequest& request, shm::RegMrRequest* out) {
   const auto op = static_cast<shm::CommandOp>(request.op);
@@ -94,19 +92,6 @@ void Shard::Poll(ClientPort* port) {
   active_.push_back(port);
 }
 
-bool Shard::HasRung(const ClientPort& port) {
-  const shm::DoorbellPage& page = port.area->doorbells;
-  if (page.near_leaf.load(std::memory_order_relaxed) != 0) return true;
-  for (uint64_t pages = port.thread_pages; pages != 0; pages &= pages - 1) {
-    const shm::ThreadDoorbellPage* own = port.thread_page[std::countr_zero(pages)];
-    if (own->bits.load(std::memory_order_relaxed) != 0) return true;
-  }
-  for (const auto& word : page.summary) {
-    if (word.load(std::memory_order_relaxed) != 0) return true;
-  }
-  return false;
-}
-
 bool Shard::PollPorts() {
   bool any = false;
   ports_busy_ = false;
@@ -126,7 +111,7 @@ bool Shard::PollPorts() {
       // Full fence between saying "sleeping" and the last look; pairs with the client's between its
       // doorbell and its look at `sleeping`.
       std::atomic_thread_fence(std::memory_order_seq_cst);
-      if (!HasRung(*port)) {
+      if (!port->doorbells.HasRung(port->area->doorbells)) {
         active_[i] = active_.back();
         active_.pop_back();
         continue;
@@ -140,7 +125,7 @@ bool Shard::PollPorts() {
       active_.pop_back();
       continue;
     }
-    ports_busy_ |= port->HasBits();
+    ports_busy_ |= port->doorbells.HasBits();
     ++i;
   }
   return any;
@@ -154,98 +139,31 @@ void Shard::NoteCpu(ClientPort* port) {
   port->follows = port->LastCpu() == slept_on_cpu_;
 }
 
-void Shard::TakeDoorbells(ClientPort* port) {
-  shm::DoorbellPage& page = port->area->doorbells;
+bool Shard::PollPort(ClientPort* port) {
+  DoorbellScan& doorbells = port->doorbells;
   // Most likely the queue rung before is rung again. Its lines come beside the doorbell's then, and
   // not after it: who waits for an answer from another core waits for one line less.
   if (port->is_recent) device_->ExpectDoorbell(port->id, port->last_doorbell);
-  if (page.near_leaf.load(std::memory_order_relaxed) != 0) {
-    // Acquire: pairs with the client's OR, so that the index behind the bit is seen.
-    port->near_bits |= page.near_leaf.exchange(0, std::memory_order_seq_cst);
-    port->last_cpu = &page.last_cpu;
+  Count(thread_rings_, doorbells.Take(port->area->doorbells));
+  if (port->deferred_commands != 0 && doorbells.leaf_bits == 0 && port->commands.IsDue(now_)) {
+    doorbells.leaf = 0;
+    doorbells.leaf_bits = std::exchange(port->deferred_commands, 0);
   }
-  for (uint64_t pages = port->thread_pages; pages != 0; pages &= pages - 1) {
-    const int i = std::countr_zero(pages);
-    shm::ThreadDoorbellPage* own = port->thread_page[i];
-    if (own->bits.load(std::memory_order_relaxed) == 0) continue;
-    port->thread_bits[i] |= own->bits.exchange(0, std::memory_order_seq_cst);
-    port->thread_pages_left |= uint64_t{1} << i;
-    port->last_cpu = &own->last_cpu;
-    Count(thread_rings_);
-  }
-  for (uint32_t i = 0; i < shm::kDoorbellSummaries; ++i) {
-    auto& word = page.summary[i];
-    if (word.load(std::memory_order_relaxed) == 0) continue;
-    // Acquire: pairs with the client's OR, so that the leaf bit and the index below are seen.
-    port->summary_bits[i] |= word.exchange(0, std::memory_order_seq_cst);
-    port->last_cpu = &page.last_cpu;
-    if (port->summary_bits[i] != 0) port->summaries_left |= static_cast<uint16_t>(1u << i);
-  }
-}
-
-// Makes the next leaf with bits the current one: by turns the near one, the page of a thread
-// domain, and one that a summary leads to. Its bits may be gone: a summary bit may lie.
-void Shard::TakeLeaf(ClientPort* port) {
-  constexpr uint32_t kNear = 0, kThread = 1, kSources = 3;
-  const bool has[kSources] = {port->near_bits != 0, port->thread_pages_left != 0,
-                              port->summaries_left != 0};
-  uint32_t source = (port->last_source + 1) % kSources;
-  while (!has[source]) source = (source + 1) % kSources;
-  port->last_source = source;
-  if (source == kNear) {
-    port->leaf = shm::kNearLeaf;
-    port->leaf_bits = std::exchange(port->near_bits, 0);
-  } else if (source == kThread) {
-    TakeThreadPage(port);
-  } else {
-    TakeFarLeaf(port);
-  }
-}
-
-void Shard::TakeThreadPage(ClientPort* port) {
-  const int from = static_cast<int>((port->last_page + 1) % shm::kThreadDoorbellPages);
-  const int ahead = std::countr_zero(std::rotr(port->thread_pages_left, from));
-  const uint32_t page = static_cast<uint32_t>(from + ahead) % shm::kThreadDoorbellPages;
-  port->last_page = page;
-  port->thread_pages_left &= ~(uint64_t{1} << page);
-  port->leaf = shm::kFirstThreadDoorbell / 64 + page;
-  port->leaf_bits = std::exchange(port->thread_bits[page], 0);
-}
-
-void Shard::TakeFarLeaf(ClientPort* port) {
-  // The word after the one served last comes first, so that none starves.
-  int from = static_cast<int>((port->far_leaf / 64 + 1) % shm::kDoorbellSummaries);
-  uint16_t rotated = std::rotr(port->summaries_left, from);
-  uint32_t word = (static_cast<uint32_t>(from) + static_cast<uint32_t>(std::countr_zero(rotated))) %
-                  shm::kDoorbellSummaries;
-  uint64_t& bits = port->summary_bits[word];
-  port->leaf = port->far_leaf = word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
-  bits &= bits - 1;
-  if (bits == 0) port->summaries_left &= static_cast<uint16_t>(~(1u << word));
-  port->leaf_bits = port->area->doorbells.Leaf(port->leaf).exchange(0, std::memory_order_seq_cst);
-}
-
-bool Shard::PollPort(ClientPort* port) {
-  TakeDoorbells(port);
-  if (port->deferred_commands != 0 && port->leaf_bits == 0 && port->commands.IsDue(now_)) {
-    port->leaf = 0;
-    port->leaf_bits = std::exchange(port->deferred_commands, 0);
-  }
-  if (!port->HasBits()) return false;
+  if (!doorbells.HasBits()) return false;
   uint32_t budget = kDoorbellsPerTurn;
   rung_.clear();
   while (budget != 0 && !port->is_quarantined) {
-    if (port->leaf_bits == 0) {
-      if (!port->HasBits()) break;
-      TakeLeaf(port);
+    if (doorbells.leaf_bits == 0) {
+      if (!doorbells.HasBits()) break;
+      doorbells.TakeLeaf(port->area->doorbells);
       budget -= 1;  // a summary bit without leaf bits is work too
-      if (port->leaf_bits == 0) continue;
+      if (doorbells.leaf_bits == 0) continue;
     }
-    if (port->leaf == 0) {
+    if (doorbells.leaf == 0) {
       ServeRung(port);  // what was posted before a command comes before it
       budget = ServeCommands(port, budget);
     } else {
-      budget = GatherRung(port, budget);
+      budget = GatherRung(doorbells, budget);
     }
   }
   ServeRung(port);
@@ -254,27 +172,28 @@ bool Shard::PollPort(ClientPort* port) {
 
 // Serves commands of the current leaf word; returns what is left of the budget.
 uint32_t Shard::ServeCommands(ClientPort* port, uint32_t budget) {
+  uint64_t& bits = port->doorbells.leaf_bits;
   if (!port->commands.IsDue(now_)) {
     // Its queues are served meanwhile.
-    port->deferred_commands |= std::exchange(port->leaf_bits, 0);
+    port->deferred_commands |= std::exchange(bits, 0);
     return budget;
   }
-  for (uint32_t i = 0; i < kCommandsPerTurn && port->leaf_bits != 0 && budget != 0; ++i) {
-    uint32_t slot = static_cast<uint32_t>(std::countr_zero(port->leaf_bits));
-    port->leaf_bits &= port->leaf_bits - 1;
+  for (uint32_t i = 0; i < kCommandsPerTurn && bits != 0 && budget != 0; ++i) {
+    uint32_t slot = static_cast<uint32_t>(std::countr_zero(bits));
+    bits &= bits - 1;
     ServeCommand(port, slot);
     if (port->is_quarantined) return 0;
     budget -= 1;
   }
-  return port->leaf_bits == 0 ? budget : 0;
+  return bits == 0 ? budget : 0;
 }
 
 // Takes doorbells out of the current leaf word; returns what is left of the budget.
-uint32_t Shard::GatherRung(ClientPort* port, uint32_t budget) {
-  for (; port->leaf_bits != 0 && budget != 0; --budget) {
-    const auto bit = static_cast<uint32_t>(std::countr_zero(port->leaf_bits));
-    port->leaf_bits &= port->leaf_bits - 1;
-    rung_.push_back(port->leaf * 64 + bit);
+uint32_t Shard::GatherRung(DoorbellScan& doorbells, uint32_t budget) {
+  uint64_t& bits = doorbells.leaf_bits;
+  for (; bits != 0 && budget != 0; --budget) {
+    rung_.push_back(doorbells.leaf * 64 + static_cast<uint32_t>(std::countr_zero(bits)));
+    bits &= bits - 1;
   }
   return budget;
 }
@@ -350,7 +269,7 @@ void Shard::EndSuspensions() {
 void Shard::Quarantine(ClientPort* port) {
   if (port->is_quarantined) return;
   port->is_quarantined = true;
-  port->leaf_bits = 0;
+  port->doorbells.leaf_bits = 0;
   if (on_hostile_) on_hostile_(port);
 }
 

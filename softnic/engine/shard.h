@@ -90,20 +90,16 @@ class Shard {
   void ReapClosed();
 
   // The leader alone counts; others only look.
-  static void Count(std::atomic<uint64_t>& counter) {
-    counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  static void Count(std::atomic<uint64_t>& counter, uint64_t events = 1) {
+    counter.store(counter.load(std::memory_order_relaxed) + events, std::memory_order_relaxed);
   }
 
   // doorbells.cc
   bool PollPorts();
   bool PollPort(ClientPort* port);
   void NoteCpu(ClientPort* port);
-  void TakeDoorbells(ClientPort* port);
-  void TakeLeaf(ClientPort* port);
-  static void TakeThreadPage(ClientPort* port);
-  static void TakeFarLeaf(ClientPort* port);
   uint32_t ServeCommands(ClientPort* port, uint32_t budget);
-  uint32_t GatherRung(ClientPort* port, uint32_t budget);
+  uint32_t GatherRung(DoorbellScan& doorbells, uint32_t budget);
   void ServeRung(ClientPort* port);
   void ServeCommand(ClientPort* port, uint32_t slot);
   void PassCommand(ClientPort* port, uint32_t slot, uint32_t submitted,
@@ -115,7 +111,6 @@ class Shard {
   void Park(ClientPort* port);
   void Unpark(ClientPort* port);
   void Poll(ClientPort* port);
-  static bool HasRung(const ClientPort& port);
   bool HasWorkLeft() const;
 
   // sleep.cc

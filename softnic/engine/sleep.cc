@@ -88,7 +88,7 @@ void Shard::TellCpu() {
 
 bool Shard::HasNews() {
   for (const ClientPort* port : active_) {
-    if (HasRung(*port)) return true;
+    if (port->doorbells.HasRung(port->area->doorbells)) return true;
   }
   if (!networks_.empty() && !device_->PreparePortsToSleep()) return true;
   return !mailbox_.IsEmpty() || attention_.load(std::memory_order_relaxed) || dma_->HasWork();
@@ -146,7 +146,9 @@ void Shard::Sleep(bool shares_cpu) {
   }
   UnparkRecent();
   for (ClientPort* port : scratch_) {
-    if (port->is_parked && (HasRung(*port) || port->deferred_commands != 0)) Unpark(port);
+    if (port->is_parked &&
+        (port->doorbells.HasRung(port->area->doorbells) || port->deferred_commands != 0))
+      Unpark(port);
   }
 }
 
