@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "core/ring/ring_memory.h"
 #include "core/shm/layout.h"
@@ -25,18 +26,29 @@ class CqProducer {
   // Writes one CQE, its valid word last. False: the CQ is overrun (or its consumer index lies), and
   // nothing was written.
   bool Push(const shm::Cqe& cqe) {
-    if (producer_index_ - cached_consumer_ >= entries_) {
-      TakeConsumerIndex();
-      if (producer_index_ - cached_consumer_ >= entries_) return false;
-    }
-    uint64_t offset = Offset(producer_index_);
-    memory_.Write(offset, &cqe, offsetof(shm::Cqe, valid));
-    ++producer_index_;
-    // Release: pairs with the acquire in CqConsumer::Peek.
-    memory_.StoreRelease(offset + offsetof(shm::Cqe, valid), producer_index_);
-    // A client that keeps up has polled there last, a lap ago: a write would wait for the line.
-    memory_.PrefetchForWrite(Offset(producer_index_ + kAhead));
+    if (!HasRoom()) return false;
+    WriteEntry(producer_index_, &cqe);
+    Advance();
     return true;
+  }
+  // As Push, but the client sees nothing of it, nor of what is pushed after it, before Show. Where
+  // it looks for the next entry all the time, each written to that line waits for it to come back
+  // from the client's core; with several at a time one does.
+  bool Hold(const shm::Cqe& cqe) {
+    if (held_count_ == 0) {
+      if (!HasRoom()) return false;
+      std::memcpy(held_, &cqe, sizeof(held_));
+      held_index_ = producer_index_;
+      Advance();
+    } else if (!Push(cqe)) {
+      return false;
+    }
+    ++held_count_;
+    return true;
+  }
+  uint32_t held_count() const { return held_count_; }
+  void Show() {
+    if (std::exchange(held_count_, 0) != 0) WriteEntry(held_index_, held_);
   }
   // As far as the consumer has told.
   bool IsHalfFull() {
@@ -54,7 +66,7 @@ class CqProducer {
   uint32_t LoadArm() const { return memory_.LoadAcquire(offsetof(shm::CqHead, arm)); }
 
   // Entries not yet polled, oldest first, copied into `bigger`, indices kept (ibv_resize_cq).
-  // False: they do not fit.
+  // False: they do not fit. Precondition: none is held.
   bool MoveTo(CqProducer& bigger) {
     TakeConsumerIndex();
     if (producer_index_ - cached_consumer_ > bigger.entries_) return false;
@@ -65,9 +77,7 @@ class CqProducer {
     for (uint32_t i = cached_consumer_; i != producer_index_; ++i) {
       alignas(shm::Cqe) std::byte copy[sizeof(shm::Cqe)];
       memory_.Read(Offset(i), copy, sizeof(copy));
-      uint64_t to = bigger.Offset(i);
-      bigger.memory_.Write(to, copy, offsetof(shm::Cqe, valid));
-      bigger.memory_.StoreRelease(to + offsetof(shm::Cqe, valid), i + 1);
+      bigger.WriteEntry(i, copy);
     }
     bigger.producer_index_ = producer_index_;
     return true;
@@ -86,6 +96,24 @@ class CqProducer {
   }
 
  private:
+  bool HasRoom() {
+    if (producer_index_ - cached_consumer_ < entries_) return true;
+    TakeConsumerIndex();
+    return producer_index_ - cached_consumer_ < entries_;
+  }
+  // Up to its valid word, and then that.
+  void WriteEntry(uint32_t index, const void* cqe) {
+    const uint64_t offset = Offset(index);
+    memory_.Write(offset, cqe, offsetof(shm::Cqe, valid));
+    // Release: pairs with the acquire in CqConsumer::Peek.
+    memory_.StoreRelease(offset + offsetof(shm::Cqe, valid), index + 1);
+  }
+  void Advance() {
+    ++producer_index_;
+    // A client that keeps up has polled there last, a lap ago: a write would wait for the line.
+    memory_.PrefetchForWrite(Offset(producer_index_ + kAhead));
+  }
+
   // Entries. Near enough to be there in time, and beyond the one at which the client looks.
   static constexpr uint32_t kAhead = 4;
 
@@ -112,6 +140,9 @@ class CqProducer {
   uint32_t entries_ = 0;
   uint32_t producer_index_ = 0;
   uint32_t cached_consumer_ = 0;
+  uint32_t held_count_ = 0;
+  uint32_t held_index_ = 0;
+  std::byte held_[offsetof(shm::Cqe, valid)] = {};  // the first of those held
 };
 
 // The client's end. Thread: the CQ's lock. The entries are in `memory` behind the head, or `at`: in

@@ -30,6 +30,11 @@ struct Cq {
     cqe.wr_id = wr_id;
     return producer.Push(cqe);
   }
+  bool Hold(uint64_t wr_id) {
+    shm::Cqe cqe = {};
+    cqe.wr_id = wr_id;
+    return producer.Hold(cqe);
+  }
   // What a hostile client writes.
   void ClaimConsumer(uint32_t index) {
     memory.StoreRelease(offsetof(shm::CqHead, consumer), index);
@@ -132,6 +137,32 @@ TEST(CompletionQueue, OverrunLeavesUnpolledEntriesAlone) {
     EXPECT_EQ(Poll(cq.consumer), 1u);
     EXPECT_EQ(Poll(cq.consumer), 2u);
     EXPECT_EQ(cq.consumer.Peek(), nullptr);
+  }
+}
+
+TEST(CompletionQueue, WhatIsHeldIsSeenTogether) {
+  for (uint32_t start : kStarts) {
+    Cq cq(4, start);
+    for (uint32_t lap = 0; lap < 3; ++lap) {
+      ASSERT_TRUE(cq.Hold(1));
+      ASSERT_TRUE(cq.Hold(2));
+      ASSERT_TRUE(cq.Push(3));
+      ASSERT_TRUE(cq.Hold(4));
+      EXPECT_FALSE(cq.Hold(5)) << "full";
+      EXPECT_EQ(cq.producer.held_count(), 3u);
+      EXPECT_EQ(cq.consumer.Peek(), nullptr);
+      cq.producer.Show();
+      EXPECT_EQ(cq.producer.held_count(), 0u);
+      for (uint64_t i = 1; i <= 4; ++i) EXPECT_EQ(Poll(cq.consumer), i);
+      EXPECT_EQ(cq.consumer.Peek(), nullptr);
+      EXPECT_FALSE(cq.Hold(6)) << "full until polls are published";
+      cq.consumer.Publish();
+      cq.producer.Show();
+      EXPECT_EQ(cq.consumer.Peek(), nullptr) << "nothing was held";
+      ASSERT_TRUE(cq.Push(7));
+      EXPECT_EQ(Poll(cq.consumer), 7u);
+      cq.consumer.Publish();
+    }
   }
 }
 

@@ -12,6 +12,10 @@ namespace {
 constexpr uint32_t kSingleThreaded = 1u << 0;
 constexpr uint32_t kIgnoreOverrun = 1u << 1;
 
+// CQEs held at most, and of messages of how many bytes: less than a microsecond's work.
+constexpr uint32_t kHeldMax = 8;
+constexpr uint32_t kHeldBytesMax = 1024;
+
 shm::QueuePlace PlaceOf(const QueueMemory& queue, uint32_t entries) {
   shm::QueuePlace place{};
   place.arena = queue.arena;
@@ -156,7 +160,7 @@ void DeviceCore::RemoveCq(Cq& cq, Retired* retired) {
   session.cqs.Remove(cq.handle);
 }
 
-void DeviceCore::PushCompletion(DeviceQp& qp) {
+void DeviceCore::PushCompletion(DeviceQp& qp, bool may_hold) {
   transport::Completion& completion = blank_completion_;
   Cq& cq = completion.is_send ? *qp.send_cq : *qp.recv_cq;
   if (!completion.is_send && completion.recv_ticket != 0) FinishReceive(qp, completion);
@@ -170,18 +174,26 @@ void DeviceCore::PushCompletion(DeviceQp& qp) {
   if (qp.place != nullptr) cqe.src_qpn = qp.source;
   cqe.place = qp.place == nullptr ? 0 : qp.place->handle;
   cqe.is_send = completion.is_send ? 1 : 0;
-  PushCqe(cq, completion);
+  PushCqe(cq, completion, may_hold);
   std::construct_at(&completion);  // its atomic word can't be assigned
 }
 
-void DeviceCore::PushCqe(Cq& cq, transport::Completion& completion) {
+// CQEs that are held are one CQ's, a few, and small messages': whoever waits for the first of them
+// waits for no more than the others take.
+void DeviceCore::PushCqe(Cq& cq, transport::Completion& completion, bool may_hold) {
   if (cq.is_in_error) return;
   shm::Cqe& cqe = completion.cqe;
   const Instant completed = cq.has_timestamps ? config_.completion_clock() : now_;
   cqe.timestamp_ns = static_cast<uint64_t>(completed.ns);
-  if (!cq.ring.Push(cqe)) {
+  const bool is_held = may_hold && cqe.byte_len <= kHeldBytesMax && !cq.entries.IsUsed();
+  if (held_cq_ != nullptr && !(is_held && held_cq_ == &cq)) ShowHeld();
+  if (!(is_held ? cq.ring.Hold(cqe) : cq.ring.Push(cqe))) {
     if (!cq.ignores_overrun) FailCq(cq);
     return;
+  }
+  if (is_held) {
+    held_cq_ = &cq;
+    if (cq.ring.held_count() == kHeldMax) ShowHeld();
   }
   // A failed completion counts as solicited.  Spec: IBTA 11.4.2.2.
   const bool is_solicited =
@@ -189,6 +201,10 @@ void DeviceCore::PushCqe(Cq& cq, transport::Completion& completion) {
   if (!cq.entries.IsUsed()) return NoteCqes(cq, 1, is_solicited);
   cq.is_unwritten_solicited |= is_solicited;
   if (!std::exchange(cq.is_unwritten, true)) unwritten_cqs_.push_back(&cq);
+}
+
+void DeviceCore::ShowHeld() {
+  if (Cq* const cq = std::exchange(held_cq_, nullptr)) cq->ring.Show();
 }
 
 void DeviceCore::NoteCqes(Cq& cq, uint32_t count, bool is_solicited) {

@@ -269,8 +269,10 @@ class DeviceCore {
   void OnEntriesMoved(uint64_t cookie, bool is_ok, bool is_owner_gone);
 
   // --- cq.cc ------------------------------------------------------------------------------------
-  void PushCompletion(DeviceQp& qp);  // what was polled into blank_completion_
-  void PushCqe(Cq& cq, transport::Completion& completion);
+  // What was polled into blank_completion_, which may be held until ShowHeld.
+  void PushCompletion(DeviceQp& qp, bool may_hold = false);
+  void PushCqe(Cq& cq, transport::Completion& completion, bool may_hold = false);
+  void ShowHeld();
   void FailCq(Cq& cq);
   // The program can see CQEs it could not see before.
   void NoteCqes(Cq& cq, uint32_t count, bool is_solicited);
@@ -506,10 +508,6 @@ class DeviceCore {
     bool HasMemberOn(const Nic& nic) const;
     std::vector<DeviceQp*> members;
   };
-  struct QpSlot {
-    DeviceQp* qp = nullptr;
-    uint32_t next_free = kNoIndex;
-  };
 
   DeviceConfig config_;
   DmaEngine* const dma_;
@@ -573,6 +571,7 @@ class DeviceCore {
   std::vector<QpRef> paced_;        // go on in the next turn
   std::vector<DeviceQp*> drain_;
   std::vector<ReceiveRelease> releases_;
+  Cq* held_cq_ = nullptr;  // has CQEs that the client can't see yet
   std::vector<Cq*> dirty_cqs_;
   std::vector<Cq*> unwritten_cqs_;  // with CQEs for memory of the program
   IntrusiveList<Session> ready_sessions_;

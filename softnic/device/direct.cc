@@ -67,7 +67,7 @@ uint32_t DeviceCore::SendDirect(DeviceQp& qp, uint32_t max_steps) {
   while (steps < max_steps) {
     const Direct became = qp.transport->SendDirect(now_, *peer->transport, blank_completion_);
     if (became == Direct::kNot) break;
-    if (became == Direct::kCompleted) PushCompletion(qp);
+    if (became == Direct::kCompleted) PushCompletion(qp, true);
     has_output |= became == Direct::kSent;
     ++sent;
     steps = sent + static_cast<uint32_t>((payload_bytes_ - bytes_before) / kBytesPerStep);

@@ -140,6 +140,65 @@ TEST(Direct, LargeMessagesTakeTheStepByTurns) {
   for (uint64_t i = 0; i < kLarge; ++i) EXPECT_EQ(world.ends[0].sends[i].wr_id, i);
 }
 
+// The client is told of several at a time, but of nothing later than the turn in which it is done.
+TEST(Direct, NoCompletionIsHeldBeyondItsTurn) {
+  DirectWorld world(true);
+  const auto completions = [&world](int at) {
+    return world.ends[at].client->PollAll(*world.ends[at].cq).size();
+  };
+  for (uint64_t i = 0; i < 20; ++i) world.Write(0, i, 8);
+  for (size_t done = 0; done < 20;) {
+    world.world.device->Run(world.world.now, 3);
+    const size_t more = completions(0);
+    ASSERT_GT(more, 0u);
+    done += more;
+    ASSERT_EQ(world.world.dma.moved_now, done);
+  }
+  // Nor beyond what goes the long way; and of two CQs in one turn.
+  for (uint64_t i = 0; i < 3; ++i) {
+    world.Write(0, i, 8);
+    world.Write(1, i, 8);
+  }
+  world.world.device->Run(world.world.now, 64);
+  EXPECT_EQ(completions(0), 3u);
+  EXPECT_EQ(completions(1), 3u);
+  size_t shown_before = 0;
+  world.world.dma.on_submit = [&] { shown_before += completions(0); };
+  for (uint64_t i = 0; i < 3; ++i) world.Write(0, i, 8);
+  world.Write(0, 3, kDirectBytesMax + 1);
+  world.Settle();
+  EXPECT_EQ(shown_before, 3u);
+  EXPECT_EQ(world.ends[0].sends.size(), 1u);
+}
+
+TEST(Direct, CompletionsOfSeveralCqsInOneTurn) {
+  TestPair<> pair;
+  pair.world.dma.moves_now = true;
+  const TestMr mr_a = pair.a.MustRegMr(pair.memory_a, 4'096, kAll);
+  const TestMr mr_b = pair.b.MustRegMr(pair.memory_b, 4'096, kAll);
+  TestCq cqs[] = {pair.a.MustCreateCq(16), pair.a.MustCreateCq(16)};
+  std::vector<TestQp> from;
+  for (const TestCq& cq : cqs) {
+    from.push_back(pair.a.MustCreateQp(Service::kRc, cq));
+    TestQp to = pair.b.MustCreateQp(Service::kRc, pair.cq_b);
+    Connect(pair.a, from.back(), pair.b, to, Service::kRc);
+  }
+  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 1, shm::kSendSignaled);
+  wqe.remote_addr = reinterpret_cast<uint64_t>(pair.memory_b);
+  wqe.rkey = mr_b.rkey;
+  for (uint64_t count : {1, 5}) {
+    pair.world.dma.moved_now = 0;
+    for (TestQp& qp : from) {
+      for (uint64_t i = 0; i < count; ++i) {
+        pair.a.Post(qp, wqe, {SgeOf(pair.memory_a, 8, mr_a.lkey)});
+      }
+    }
+    pair.world.Settle();
+    for (TestCq& cq : cqs) EXPECT_EQ(pair.a.PollAll(cq).size(), count);
+  }
+  EXPECT_EQ(pair.world.dma.moved_now, 10u);
+}
+
 // Nothing is told of them, and their places in the queue are free again.
 TEST(Direct, WritesWithoutACompletionGoOnForEver) {
   DirectWorld world(true);

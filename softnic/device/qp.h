@@ -18,6 +18,7 @@
 #include "softnic/device/objects.h"
 #include "softnic/device/qp_rate.h"
 #include "softnic/device/services.h"
+#include "softnic/device/tables.h"
 #include "softnic/device/timer_heap.h"
 #include "softnic/device/tx_queue.h"
 #include "softnic/device/wire_ack.h"
@@ -226,6 +227,11 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   // Nothing is available; more may be fetched from the program's memory, and is on its way then.
   transport::FetchResult Stage(EntryQueue queue);
   transport::FetchResult Lie();
+};
+
+struct QpSlot {
+  DeviceQp* qp = nullptr;
+  uint32_t next_free = kNoIndex;
 };
 
 }  // namespace verbena::softnic

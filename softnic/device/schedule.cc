@@ -268,6 +268,7 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
       steps += sent;
       continue;
     }
+    ShowHeld();  // what follows takes longer
     uint64_t outputs_before = outputs_;
     bool has_pdu = qp.transport->PollRequest(now_, blank_request_);
     if (has_pdu) {
@@ -314,6 +315,7 @@ bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
       turn -= std::min(turn, used);
       left -= std::min(left, used);
     }
+    ShowHeld();
     if (session->ready.IsEmpty()) {
       session->ready_hook.Unlink();
     } else if (!session->ready_hook.IsLinked()) {

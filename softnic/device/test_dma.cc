@@ -38,6 +38,7 @@ void FakeDma::Submit(uint64_t stream, uint64_t cookie, const transport::DmaReque
   jobs_.push_back(JobOf(request));
   jobs_.back().cookie = cookie;
   streams.push_back(stream);
+  if (on_submit) on_submit();
 }
 
 bool FakeDma::MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
