@@ -14,6 +14,7 @@ namespace {
 constexpr uint32_t kAll =
     access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
 constexpr uint32_t kDirectBytesMax = 65'536;
+constexpr uint32_t kManySteps = 16;  // of a turn, after which completions are held
 
 enum class Peers { kTwo, kOneQp };
 
@@ -140,28 +141,31 @@ TEST(Direct, LargeMessagesTakeTheStepByTurns) {
   for (uint64_t i = 0; i < kLarge; ++i) EXPECT_EQ(world.ends[0].sends[i].wr_id, i);
 }
 
-// The client is told of several at a time, but of nothing later than the turn in which it is done.
+// After a turn of many messages the client is told of several at a time, but of nothing later than
+// the turn in which it is done.
 TEST(Direct, NoCompletionIsHeldBeyondItsTurn) {
   DirectWorld world(true);
   const auto completions = [&world](int at) {
     return world.ends[at].client->PollAll(*world.ends[at].cq).size();
   };
-  for (uint64_t i = 0; i < 20; ++i) world.Write(0, i, 8);
-  for (size_t done = 0; done < 20;) {
-    world.world.device->Run(world.world.now, 3);
-    const size_t more = completions(0);
-    ASSERT_GT(more, 0u);
-    done += more;
-    ASSERT_EQ(world.world.dma.moved_now, done);
+  const auto run = [&world](uint32_t max_pdus) {
+    world.world.device->Run(world.world.now, max_pdus);
+  };
+  const auto take_long_turn = [&] {
+    for (uint64_t i = 0; i < kManySteps; ++i) world.Write(0, i, 8, 0);
+    run(64);
+  };
+  for (uint32_t steps : {1, 3, 8, 9, 20}) {
+    take_long_turn();
+    for (uint64_t i = 0; i < 20; ++i) world.Write(0, i, 8);
+    run(steps);
+    EXPECT_EQ(completions(0), steps);
+    world.Settle();
+    EXPECT_EQ(world.ends[0].sends.size(), 20 - steps);
+    world.ends[0].sends.clear();
   }
-  // Nor beyond what goes the long way; and of two CQs in one turn.
-  for (uint64_t i = 0; i < 3; ++i) {
-    world.Write(0, i, 8);
-    world.Write(1, i, 8);
-  }
-  world.world.device->Run(world.world.now, 64);
-  EXPECT_EQ(completions(0), 3u);
-  EXPECT_EQ(completions(1), 3u);
+  // Nor beyond what goes the long way.
+  take_long_turn();
   size_t shown_before = 0;
   world.world.dma.on_submit = [&] { shown_before += completions(0); };
   for (uint64_t i = 0; i < 3; ++i) world.Write(0, i, 8);
@@ -186,14 +190,15 @@ TEST(Direct, CompletionsOfSeveralCqsInOneTurn) {
   shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 1, shm::kSendSignaled);
   wqe.remote_addr = reinterpret_cast<uint64_t>(pair.memory_b);
   wqe.rkey = mr_b.rkey;
-  for (uint64_t count : {1, 5}) {
+  for (uint64_t count : {1, 8, 5}) {
     pair.world.dma.moved_now = 0;
     for (TestQp& qp : from) {
       for (uint64_t i = 0; i < count; ++i) {
         pair.a.Post(qp, wqe, {SgeOf(pair.memory_a, 8, mr_a.lkey)});
       }
     }
-    pair.world.Settle();
+    pair.world.device->Run(pair.world.now, 64);
+    if (count == 1) pair.world.Settle();
     for (TestCq& cq : cqs) EXPECT_EQ(pair.a.PollAll(cq).size(), count);
   }
   EXPECT_EQ(pair.world.dma.moved_now, 10u);

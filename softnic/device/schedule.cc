@@ -326,6 +326,7 @@ bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
   for (size_t i = 0; i < nics_.size() && !drain_.empty(); ++i) {
     if (nics_[i]->port != nullptr) nics_[i]->port->Flush(now);
   }
+  last_run_steps_ = max_pdus - left;
   Settle();
   return !ready_sessions_.IsEmpty() || HasPacedWork();
 }
