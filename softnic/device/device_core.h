@@ -515,7 +515,7 @@ class DeviceCore {
   Instant now_;
   Instant turn_;  // the last that Run was called for, and the one before
   Instant turn_before_;
-  uint32_t last_run_steps_ = 0;
+  uint32_t completed_ = 0, completed_before_ = 0;  // in one step, in this Run and in the last
 
   std::vector<std::unique_ptr<Nic>> nics_;
   std::unordered_map<Gid, Nic*, GidHash> nic_by_gid_;  // looked up, never iterated

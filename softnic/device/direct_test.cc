@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kAll =
     access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
 constexpr uint32_t kDirectBytesMax = 65'536;
-constexpr uint32_t kManySteps = 16;  // of a turn, after which completions are held
+constexpr uint32_t kManyCompletions = 16;  // of a turn, after which those of the next are held
 
 enum class Peers { kTwo, kOneQp };
 
@@ -141,8 +141,8 @@ TEST(Direct, LargeMessagesTakeTheStepByTurns) {
   for (uint64_t i = 0; i < kLarge; ++i) EXPECT_EQ(world.ends[0].sends[i].wr_id, i);
 }
 
-// After a turn of many messages the client is told of several at a time, but of nothing later than
-// the turn in which it is done.
+// After a turn with many completions the client is told of several at a time, but of nothing later
+// than the turn in which it is done.
 TEST(Direct, NoCompletionIsHeldBeyondItsTurn) {
   DirectWorld world(true);
   const auto completions = [&world](int at) {
@@ -152,8 +152,9 @@ TEST(Direct, NoCompletionIsHeldBeyondItsTurn) {
     world.world.device->Run(world.world.now, max_pdus);
   };
   const auto take_long_turn = [&] {
-    for (uint64_t i = 0; i < kManySteps; ++i) world.Write(0, i, 8, 0);
+    for (uint64_t i = 0; i < kManyCompletions; ++i) world.Write(0, i, 8);
     run(64);
+    EXPECT_EQ(completions(0), kManyCompletions);
   };
   for (uint32_t steps : {1, 3, 8, 9, 20}) {
     take_long_turn();

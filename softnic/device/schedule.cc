@@ -299,6 +299,7 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
 bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
   now_ = now;
   if (now != turn_) turn_before_ = std::exchange(turn_, now);
+  completed_before_ = std::exchange(completed_, 0);
   if (HasNetwork()) BeginPace();
   if (!held_acks_.empty()) BeginHolding();
   uint32_t left = max_pdus;
@@ -326,7 +327,6 @@ bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
   for (size_t i = 0; i < nics_.size() && !drain_.empty(); ++i) {
     if (nics_[i]->port != nullptr) nics_[i]->port->Flush(now);
   }
-  last_run_steps_ = max_pdus - left;
   Settle();
   return !ready_sessions_.IsEmpty() || HasPacedWork();
 }
