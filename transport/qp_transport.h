@@ -79,9 +79,10 @@ struct Completion {
 
 // What became of the next send WQE in one step.
 enum class Direct : uint8_t {
-  kNot,        // there is none (HasRequestWork tells then), or it is left to PollRequest
-  kSent,       // it was sent; both QPs want to be drained
-  kDone,       // it is done without a completion, and neither has anything to drain
+  kNot,   // there is none (HasRequestWork tells then), or it is left to PollRequest
+  kSent,  // it was sent; both QPs want to be drained
+  // It is done, and neither has anything to drain. Its WQE is the caller's to release.
+  kDone,
   kCompleted,  // the same, and this is its completion
 };
 

@@ -31,24 +31,20 @@ class CqProducer {
     Advance();
     return true;
   }
-  // As Push, but the client sees nothing of it, nor of what is pushed after it, before Show. Where
-  // it looks for the next entry all the time, each written to that line waits for it to come back
-  // from the client's core; with several at a time one does.
+  // As Push, but the client sees nothing of it, nor of what is pushed after it, before PublishHeld.
+  // Where it looks for the next entry all the time, each write of an entry waits for the line to
+  // come back from the client's core; of several that are published together one does.
   bool Hold(const shm::Cqe& cqe) {
-    if (held_count_ == 0) {
-      if (!HasRoom()) return false;
-      std::memcpy(held_, &cqe, sizeof(held_));
-      held_index_ = producer_index_;
-      Advance();
-    } else if (!Push(cqe)) {
-      return false;
-    }
-    ++held_count_;
+    if (is_held_) return Push(cqe);
+    if (!HasRoom()) return false;
+    std::memcpy(held_, &cqe, sizeof(held_));
+    held_index_ = producer_index_;
+    is_held_ = true;
+    Advance();
     return true;
   }
-  uint32_t held_count() const { return held_count_; }
-  void Show() {
-    if (std::exchange(held_count_, 0) != 0) WriteEntry(held_index_, held_);
+  void PublishHeld() {
+    if (std::exchange(is_held_, false)) WriteEntry(held_index_, held_);
   }
   // As far as the consumer has told.
   bool IsHalfFull() {
@@ -140,9 +136,10 @@ class CqProducer {
   uint32_t entries_ = 0;
   uint32_t producer_index_ = 0;
   uint32_t cached_consumer_ = 0;
-  uint32_t held_count_ = 0;
+  // The first of those held.
+  bool is_held_ = false;
   uint32_t held_index_ = 0;
-  std::byte held_[offsetof(shm::Cqe, valid)] = {};  // the first of those held
+  std::byte held_[offsetof(shm::Cqe, valid)] = {};
 };
 
 // The client's end. Thread: the CQ's lock. The entries are in `memory` behind the head, or `at`: in
@@ -157,7 +154,7 @@ class CqConsumer {
   // The oldest entry, or nullptr. It stays valid until Consume.
   const shm::Cqe* Peek() {
     const shm::Cqe* cqe = Entry(consumer_index_);
-    // Acquire: pairs with the release in CqProducer::Push.
+    // Acquire: pairs with the release in CqProducer::WriteEntry.
     if (cqe->valid.load(std::memory_order_acquire) != consumer_index_ + 1) return nullptr;
     return cqe;
   }

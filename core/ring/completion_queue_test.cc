@@ -149,19 +149,38 @@ TEST(CompletionQueue, WhatIsHeldIsSeenTogether) {
       ASSERT_TRUE(cq.Push(3));
       ASSERT_TRUE(cq.Hold(4));
       EXPECT_FALSE(cq.Hold(5)) << "full";
-      EXPECT_EQ(cq.producer.held_count(), 3u);
       EXPECT_EQ(cq.consumer.Peek(), nullptr);
-      cq.producer.Show();
-      EXPECT_EQ(cq.producer.held_count(), 0u);
+      cq.producer.PublishHeld();
       for (uint64_t i = 1; i <= 4; ++i) EXPECT_EQ(Poll(cq.consumer), i);
       EXPECT_EQ(cq.consumer.Peek(), nullptr);
       EXPECT_FALSE(cq.Hold(6)) << "full until polls are published";
       cq.consumer.Publish();
-      cq.producer.Show();
+      cq.producer.PublishHeld();
       EXPECT_EQ(cq.consumer.Peek(), nullptr) << "nothing was held";
       ASSERT_TRUE(cq.Push(7));
       EXPECT_EQ(Poll(cq.consumer), 7u);
       cq.consumer.Publish();
+    }
+  }
+}
+
+TEST(CompletionQueue, HeldInTheSmallestQueues) {
+  for (uint32_t start : kStarts) {
+    for (uint32_t entries : {1u, 2u}) {
+      Cq cq(entries, start);
+      for (uint32_t lap = 0; lap < 5; ++lap) {
+        for (uint32_t i = 0; i < entries; ++i) ASSERT_TRUE(cq.Hold(i));
+        for (uint32_t lie : {start - 1, start + 7, ~start}) {
+          if (lie - start <= 5 * entries) continue;
+          cq.ClaimConsumer(lie);
+          EXPECT_FALSE(cq.Hold(99)) << lie;
+        }
+        EXPECT_EQ(cq.consumer.Peek(), nullptr);
+        cq.producer.PublishHeld();
+        for (uint32_t i = 0; i < entries; ++i) EXPECT_EQ(Poll(cq.consumer), i);
+        EXPECT_EQ(cq.consumer.Peek(), nullptr);
+        cq.consumer.Publish();
+      }
     }
   }
 }

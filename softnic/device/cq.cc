@@ -12,9 +12,9 @@ namespace {
 constexpr uint32_t kSingleThreaded = 1u << 0;
 constexpr uint32_t kIgnoreOverrun = 1u << 1;
 
-// CQEs held at most, and of messages of how many bytes: less than a microsecond's work.
-constexpr uint32_t kHeldMax = 8;
-constexpr uint32_t kHeldBytesMax = 1024;
+// CQEs are held after a turn of their session with so many WRITEs that are told in one step. A
+// client to whom few are told waits for each of them.
+constexpr uint32_t kManyWrites = 16;
 
 shm::QueuePlace PlaceOf(const QueueMemory& queue, uint32_t entries) {
   shm::QueuePlace place{};
@@ -160,7 +160,7 @@ void DeviceCore::RemoveCq(Cq& cq, Retired* retired) {
   session.cqs.Remove(cq.handle);
 }
 
-void DeviceCore::PushCompletion(DeviceQp& qp, bool may_hold) {
+void DeviceCore::PushCompletion(DeviceQp& qp, bool is_direct_write) {
   transport::Completion& completion = blank_completion_;
   Cq& cq = completion.is_send ? *qp.send_cq : *qp.recv_cq;
   if (!completion.is_send && completion.recv_ticket != 0) FinishReceive(qp, completion);
@@ -174,27 +174,34 @@ void DeviceCore::PushCompletion(DeviceQp& qp, bool may_hold) {
   if (qp.place != nullptr) cqe.src_qpn = qp.source;
   cqe.place = qp.place == nullptr ? 0 : qp.place->handle;
   cqe.is_send = completion.is_send ? 1 : 0;
-  PushCqe(cq, completion, may_hold);
+  PushCqe(cq, completion, is_direct_write ? &qp : nullptr);
   std::construct_at(&completion);  // its atomic word can't be assigned
 }
 
-// CQEs that are held are one CQ's, a few, and small messages': whoever waits for the first of them
-// waits for no more than the others take.
-void DeviceCore::PushCqe(Cq& cq, transport::Completion& completion, bool may_hold) {
+// CQEs that are held are of one CQ.
+void DeviceCore::PushCqe(Cq& cq, transport::Completion& completion, DeviceQp* direct_writer) {
+  bool is_held = false;
+  if (direct_writer != nullptr) {
+    Session& session = *direct_writer->session;
+    ++session.direct_writes;
+    is_held = session.direct_writes_before >= kManyWrites && !cq.entries.IsUsed();
+  }
+  if (!is_held || held_writes_.cq != &cq) PublishHeld();
+  if (is_held) {
+    held_writes_.cq = &cq;
+    held_writes_.qps[held_writes_.count++] = direct_writer;
+  } else if (direct_writer != nullptr) {
+    direct_writer->ReleaseSend(1);
+  }
   if (cq.is_in_error) return;
   shm::Cqe& cqe = completion.cqe;
   const Instant completed = cq.has_timestamps ? config_.completion_clock() : now_;
   cqe.timestamp_ns = static_cast<uint64_t>(completed.ns);
-  const bool is_held = may_hold && cqe.byte_len <= kHeldBytesMax && !cq.entries.IsUsed();
-  if (held_cq_ != nullptr && !(is_held && held_cq_ == &cq)) ShowHeld();
   if (!(is_held ? cq.ring.Hold(cqe) : cq.ring.Push(cqe))) {
     if (!cq.ignores_overrun) FailCq(cq);
     return;
   }
-  if (is_held) {
-    held_cq_ = &cq;
-    if (cq.ring.held_count() == kHeldMax) ShowHeld();
-  }
+  if (held_writes_.count == HeldWrites::kMax) PublishHeld();
   // A failed completion counts as solicited.  Spec: IBTA 11.4.2.2.
   const bool is_solicited =
       completion.solicited || cqe.status != static_cast<uint8_t>(WcStatus::kSuccess);
@@ -203,8 +210,13 @@ void DeviceCore::PushCqe(Cq& cq, transport::Completion& completion, bool may_hol
   if (!std::exchange(cq.is_unwritten, true)) unwritten_cqs_.push_back(&cq);
 }
 
-void DeviceCore::ShowHeld() {
-  if (Cq* const cq = std::exchange(held_cq_, nullptr)) cq->ring.Show();
+// WQEs first: who has the last completion finds room in the queue.
+void DeviceCore::PublishHeld() {
+  Cq* const cq = std::exchange(held_writes_.cq, nullptr);
+  if (cq == nullptr) return;
+  for (uint32_t i = 0; i < held_writes_.count; ++i) held_writes_.qps[i]->ReleaseSend(1);
+  held_writes_.count = 0;
+  cq->ring.PublishHeld();
 }
 
 void DeviceCore::NoteCqes(Cq& cq, uint32_t count, bool is_solicited) {
@@ -217,6 +229,7 @@ void DeviceCore::NoteCqes(Cq& cq, uint32_t count, bool is_solicited) {
 // Overrun, or memory of the program that can't be written.
 // Spec: IBTA 11.6.3.1 (CQ error) and 10.10.2: the CQ is of no more use, nor are its QPs.
 void DeviceCore::FailCq(Cq& cq) {
+  PublishHeld();  // who is told of the overrun finds what was before it
   cq.is_in_error = true;
   PushAsyncEvent(*cq.session, EventSource::kCq, EventType::kCqErr, cq.handle, cq.cookie);
   auto fail = [this](DeviceQp& qp) {

@@ -11,8 +11,8 @@
 //   rereg.cc dm.cc  other kinds of regions        sharing.cc  contexts of several sessions
 //
 // Invariants: every public call ends in Settle(), after which no QP has undrained outputs (but
-// those marked has_more_output), and no CQ a completion whose arm word was not looked at. Thread:
-// the shard.   Trust: commands, doorbells and rings are the client's.
+// those marked has_more_output), no CQE is held, and no CQ has a completion whose arm word was not
+// looked at. Thread: the shard.   Trust: commands, doorbells and rings are the client's.
 #pragma once
 
 #include <array>
@@ -109,12 +109,16 @@ class DeviceCore {
   bool SettleKeys(DeviceQp& qp, transport::QpRole waiter);
   bool MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
                uint32_t destination_count) {
+    if (source.length > kHeldBytesMax) PublishHeld();
     const bool is_moved = dma_->MoveNow(source, destination, destination_count);
     if (is_moved) payload_bytes_ += source.length;
     return is_moved;
   }
 
  private:
+  // Who waits for a CQE that is held waits for moves of no more than this, each.
+  static constexpr uint32_t kHeldBytesMax = 1024;
+
   // --- commands.cc ------------------------------------------------------------------------------
   using Handler = int (DeviceCore::*)(Command&);
   struct CommandRow {
@@ -269,10 +273,10 @@ class DeviceCore {
   void OnEntriesMoved(uint64_t cookie, bool is_ok, bool is_owner_gone);
 
   // --- cq.cc ------------------------------------------------------------------------------------
-  // What was polled into blank_completion_, which may be held until ShowHeld.
-  void PushCompletion(DeviceQp& qp, bool may_hold = false);
-  void PushCqe(Cq& cq, transport::Completion& completion, bool may_hold = false);
-  void ShowHeld();
+  // What was polled into blank_completion_. Of a direct write the WQE is still to be released.
+  void PushCompletion(DeviceQp& qp, bool is_direct_write = false);
+  void PushCqe(Cq& cq, transport::Completion& completion, DeviceQp* direct_writer = nullptr);
+  void PublishHeld();
   void FailCq(Cq& cq);
   // The program can see CQEs it could not see before.
   void NoteCqes(Cq& cq, uint32_t count, bool is_solicited);
@@ -501,9 +505,6 @@ class DeviceCore {
   void RecordCommandEnd(uint64_t number, int error);
 
   class Lookahead;
-  struct GidHash {
-    size_t operator()(const Gid& gid) const;
-  };
   struct McastGroup {
     bool HasMemberOn(const Nic& nic) const;
     std::vector<DeviceQp*> members;
@@ -515,7 +516,6 @@ class DeviceCore {
   Instant now_;
   Instant turn_;  // the last that Run was called for, and the one before
   Instant turn_before_;
-  uint32_t completed_ = 0, completed_before_ = 0;  // in one step, in this Run and in the last
 
   std::vector<std::unique_ptr<Nic>> nics_;
   std::unordered_map<Gid, Nic*, GidHash> nic_by_gid_;  // looked up, never iterated
@@ -572,7 +572,7 @@ class DeviceCore {
   std::vector<QpRef> paced_;        // go on in the next turn
   std::vector<DeviceQp*> drain_;
   std::vector<ReceiveRelease> releases_;
-  Cq* held_cq_ = nullptr;  // has CQEs that the client can't see yet
+  HeldWrites held_writes_;
   std::vector<Cq*> dirty_cqs_;
   std::vector<Cq*> unwritten_cqs_;  // with CQEs for memory of the program
   IntrusiveList<Session> ready_sessions_;

@@ -13,8 +13,6 @@ namespace {
 
 // What counts as much as a PDU in a QP's turn, which is to be short whatever the size of messages.
 constexpr uint32_t kBytesPerStep = 32768;
-// Completions are held after a turn with so many.
-constexpr uint32_t kManyCompletions = 16;
 
 bool IsByWindow(const DmaSegment& segment) { return (segment.memory & kWindowMemoryBit) != 0; }
 
@@ -70,10 +68,11 @@ uint32_t DeviceCore::SendDirect(DeviceQp& qp, uint32_t max_steps) {
     const Direct became = qp.transport->SendDirect(now_, *peer->transport, blank_completion_);
     if (became == Direct::kNot) break;
     if (became == Direct::kCompleted) {
-      // A client to whom few are told waits for each of them.
-      PushCompletion(qp, completed_before_ >= kManyCompletions);
-      ++completed_;
+      PushCompletion(qp, true);
+    } else {
+      PublishHeld();
     }
+    if (became == Direct::kDone) qp.ReleaseSend(1);
     has_output |= became == Direct::kSent;
     ++sent;
     steps = sent + static_cast<uint32_t>((payload_bytes_ - bytes_before) / kBytesPerStep);

@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kAll =
     access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
 constexpr uint32_t kDirectBytesMax = 65'536;
-constexpr uint32_t kManyCompletions = 16;  // of a turn, after which those of the next are held
+constexpr uint32_t kManyWrites = 16;  // completed in a turn, after which those of the next are held
 
 enum class Peers { kTwo, kOneQp };
 
@@ -141,39 +141,96 @@ TEST(Direct, LargeMessagesTakeTheStepByTurns) {
   for (uint64_t i = 0; i < kLarge; ++i) EXPECT_EQ(world.ends[0].sends[i].wr_id, i);
 }
 
-// After a turn with many completions the client is told of several at a time, but of nothing later
-// than the turn in which it is done.
-TEST(Direct, NoCompletionIsHeldBeyondItsTurn) {
-  DirectWorld world(true);
-  const auto completions = [&world](int at) {
-    return world.ends[at].client->PollAll(*world.ends[at].cq).size();
-  };
-  const auto run = [&world](uint32_t max_pdus) {
+// After a turn with many completions, those of the next are held.
+class DirectHeld : public ::testing::Test {
+ protected:
+  DirectHeld() {
+    world.world.dma.on_move_now = [this] { seen.push_back(Poll(0)); };
+  }
+  size_t Poll(int at) { return world.ends[at].client->PollAll(*world.ends[at].cq).size(); }
+  void TakeTurn(uint64_t writes, uint32_t max_pdus = 64) {
+    for (uint64_t i = 0; i < writes; ++i) world.Write(0, i, 8);
     world.world.device->Run(world.world.now, max_pdus);
-  };
-  const auto take_long_turn = [&] {
-    for (uint64_t i = 0; i < kManyCompletions; ++i) world.Write(0, i, 8);
-    run(64);
-    EXPECT_EQ(completions(0), kManyCompletions);
-  };
+  }
+  void TakeLongTurn() {
+    TakeTurn(kManyWrites);
+    Poll(0);
+    seen.clear();
+  }
+
+  DirectWorld world{true};
+  // Completions that the client of end 0 found just before each message was moved.
+  std::vector<size_t> seen;
+};
+
+TEST_F(DirectHeld, EightAreToldOfAtOnce) {
+  TakeTurn(kManyWrites - 1);
+  std::vector<size_t> each(kManyWrites - 1, 1);
+  each[0] = 0;
+  EXPECT_EQ(seen, each) << "whoever has few under way is told of each";
+  Poll(0);
+  TakeTurn(1);
+  EXPECT_EQ(Poll(0), 1u);
+  TakeLongTurn();
+  TakeTurn(20);
+  std::vector<size_t> by_eights(20);
+  by_eights[8] = by_eights[16] = 8;
+  EXPECT_EQ(seen, by_eights);
+  EXPECT_EQ(Poll(0), 4u);
+}
+
+TEST_F(DirectHeld, NoneIsHeldBeyondItsTurn) {
   for (uint32_t steps : {1, 3, 8, 9, 20}) {
-    take_long_turn();
-    for (uint64_t i = 0; i < 20; ++i) world.Write(0, i, 8);
-    run(steps);
-    EXPECT_EQ(completions(0), steps);
+    TakeLongTurn();
+    TakeTurn(20, steps);
+    size_t told = Poll(0);
+    for (size_t count : seen) told += count;
+    EXPECT_EQ(told, steps);
     world.Settle();
-    EXPECT_EQ(world.ends[0].sends.size(), 20 - steps);
     world.ends[0].sends.clear();
   }
-  // Nor beyond what goes the long way.
-  take_long_turn();
-  size_t shown_before = 0;
-  world.world.dma.on_submit = [&] { shown_before += completions(0); };
-  for (uint64_t i = 0; i < 3; ++i) world.Write(0, i, 8);
-  world.Write(0, 3, kDirectBytesMax + 1);
-  world.Settle();
-  EXPECT_EQ(shown_before, 3u);
-  EXPECT_EQ(world.ends[0].sends.size(), 1u);
+}
+
+// A large message of its own, one without a completion, and one that goes the long way.
+TEST_F(DirectHeld, WhatTakesLongerIsNotWaitedFor) {
+  TakeLongTurn();
+  world.Write(0, 1, 8);
+  world.Write(0, 2, 2'000);
+  world.Write(0, 3, 8);
+  world.Write(0, 4, 8, 0);
+  world.Write(0, 5, 8);
+  TakeTurn(0);
+  EXPECT_EQ(seen, (std::vector<size_t>{0, 1, 0, 0, 2}));
+  EXPECT_EQ(Poll(0), 1u);
+  TakeLongTurn();
+  size_t told_before = 0;
+  world.world.dma.on_submit = [&] { told_before += Poll(0); };
+  world.Write(0, 3, 8);
+  world.Write(0, 4, kDirectBytesMax + 1);
+  TakeTurn(0);
+  EXPECT_EQ(told_before, 1u);
+}
+
+// Until it is told of, a WRITE is one that would be flushed if the daemon died.
+TEST_F(DirectHeld, WqesAreReleasedWithTheirCompletions) {
+  const TestQp& qp = *world.ends[0].qp;
+  TakeLongTurn();
+  const uint32_t before = qp.sq.ConsumerIndex();
+  std::vector<uint32_t> released;
+  world.world.dma.on_move_now = [&] { released.push_back(qp.sq.ConsumerIndex() - before); };
+  TakeTurn(10);
+  EXPECT_EQ(released, (std::vector<uint32_t>{0, 0, 0, 0, 0, 0, 0, 0, 8, 8}));
+  EXPECT_EQ(qp.sq.ConsumerIndex() - before, 10u);
+}
+
+// Each by what it has itself.
+TEST_F(DirectHeld, ABusyClientHoldsUpNoOther) {
+  TakeLongTurn();
+  std::vector<size_t> seen_by_other;
+  world.world.dma.on_move_now = [&] { seen_by_other.push_back(Poll(1)); };
+  for (uint64_t i = 0; i < 3; ++i) world.Write(1, i, 8);
+  TakeTurn(0);
+  EXPECT_EQ(seen_by_other, (std::vector<size_t>{0, 1, 1}));
 }
 
 TEST(Direct, CompletionsOfSeveralCqsInOneTurn) {
@@ -281,31 +338,40 @@ TEST(Direct, AQueueThatLiesFailsItsQp) {
   }
 }
 
-// The CQ of one end is full in the middle of a turn: those behind get nothing, and nobody hangs.
+// The CQ is full in the middle of a turn: what was before is told, what is behind fails, and so it
+// is when completions are held.
 TEST(Direct, ACqThatIsOverrunFailsItsQp) {
   for (bool moves_now : {true, false}) {
     SCOPED_TRACE(moves_now);
     TestPair<> pair;
-    const TestCq cq = pair.a.MustCreateCq(4);
+    constexpr uint32_t kEntries = 16, kLeft = 12;
+    TestCq cq = pair.a.MustCreateCq(kEntries);
     TestQp from = pair.a.MustCreateQp(Service::kRc, cq);
     TestQp to = pair.b.MustCreateQp(Service::kRc, pair.cq_b);
     Connect(pair.a, from, pair.b, to, Service::kRc);
     const TestMr mr_a = pair.a.MustRegMr(pair.memory_a, 4'096, kAll);
     const TestMr mr_b = pair.b.MustRegMr(pair.memory_b, 4'096, kAll);
-    const auto write = [&](uint64_t wr_id, uint8_t flags) {
-      shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, wr_id, flags);
+    const auto write = [&](uint64_t count, uint8_t flags) {
+      shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 1, flags);
       wqe.remote_addr = reinterpret_cast<uint64_t>(pair.memory_b);
       wqe.rkey = mr_b.rkey;
-      pair.a.Post(from, wqe, {SgeOf(pair.memory_a, 8, mr_a.lkey)});
+      for (; count != 0; --count) pair.a.Post(from, wqe, {SgeOf(pair.memory_a, 8, mr_a.lkey)});
     };
     pair.world.dma.moves_now = moves_now;
-    write(0, 0);
+    write(1, 0);
     pair.world.Settle();
-    for (uint64_t i = 1; i <= 8; ++i) write(i, shm::kSendSignaled);
+    static_assert(kEntries == kManyWrites);
+    write(kEntries, shm::kSendSignaled);
+    pair.world.device->Run(pair.world.now, 64);
+    if (!moves_now) pair.world.Settle();
+    for (uint32_t i = kLeft; i < kEntries; ++i) EXPECT_TRUE(pair.a.Poll(cq).has_value());
+    pair.world.dma.moved_now = 0;
+    write(8, shm::kSendSignaled);
     pair.world.Settle();
     EXPECT_EQ(pair.world.dma.moved_now, moves_now ? 5u : 0u) << "the fifth finds it full";
     EXPECT_EQ(pair.a.StateOf(from), QpState::kErr);
     EXPECT_EQ(pair.b.StateOf(to), QpState::kRts);
+    EXPECT_EQ(pair.a.PollAll(cq).size(), kEntries);
     const std::vector<EventType> events = pair.a.TakeAsyncEvents();
     EXPECT_EQ(std::count(events.begin(), events.end(), EventType::kCqErr), 1);
     EXPECT_EQ(std::count(events.begin(), events.end(), EventType::kQpFatal), 1);

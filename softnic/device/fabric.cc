@@ -40,7 +40,7 @@ const transport::DmaSegment* DeviceCore::Refuse(
   return out.data();
 }
 
-size_t DeviceCore::GidHash::operator()(const Gid& gid) const {
+size_t GidHash::operator()(const Gid& gid) const {
   uint64_t high, low;
   std::memcpy(&high, gid.raw.data(), 8);
   std::memcpy(&low, gid.raw.data() + 8, 8);

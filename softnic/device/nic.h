@@ -85,4 +85,8 @@ class Nic {
 // Limits as they can be kept: no more than the tables and the ABI hold.
 DeviceLimits Clamp(const DeviceLimits& limits);
 
+struct GidHash {
+  size_t operator()(const Gid& gid) const;
+};
+
 }  // namespace verbena::softnic

@@ -229,6 +229,15 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   transport::FetchResult Lie();
 };
 
+// WRITEs in one step whose CQEs their client does not see yet (CqProducer::Hold), nor that their
+// WQEs are free: what is released is told, or is flushed when the daemon dies.
+struct HeldWrites {
+  static constexpr uint32_t kMax = 8;
+  Cq* cq = nullptr;  // of all of them; nullptr: none
+  std::array<DeviceQp*, kMax> qps;
+  uint32_t count = 0;
+};
+
 struct QpSlot {
   DeviceQp* qp = nullptr;
   uint32_t next_free = kNoIndex;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/base/check.h"
 #include "core/base/prefetch.h"
 #include "softnic/device/device_core.h"
 
@@ -178,6 +179,7 @@ void DeviceCore::DrainMarked() {
 }
 
 void DeviceCore::Settle() {
+  VERBENA_CHECK(held_writes_.cq == nullptr);
   do {
     DrainMarked();
   } while (PushReleases());
@@ -268,7 +270,7 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
       steps += sent;
       continue;
     }
-    ShowHeld();  // what follows takes longer
+    PublishHeld();  // what follows takes longer
     uint64_t outputs_before = outputs_;
     bool has_pdu = qp.transport->PollRequest(now_, blank_request_);
     if (has_pdu) {
@@ -299,7 +301,6 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
 bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
   now_ = now;
   if (now != turn_) turn_before_ = std::exchange(turn_, now);
-  completed_before_ = std::exchange(completed_, 0);
   if (HasNetwork()) BeginPace();
   if (!held_acks_.empty()) BeginHolding();
   uint32_t left = max_pdus;
@@ -307,6 +308,7 @@ bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
     Session* session = ready_sessions_.PopFront();
     if (session == nullptr) break;
     uint32_t turn = std::min(left, kPdusPerSessionTurn);
+    session->BeginTurn();
     Lookahead ahead(this, *session);
     while (turn > 0) {
       DeviceQp* qp = session->ready.PopFront();
@@ -316,7 +318,7 @@ bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
       turn -= std::min(turn, used);
       left -= std::min(left, used);
     }
-    ShowHeld();
+    PublishHeld();
     if (session->ready.IsEmpty()) {
       session->ready_hook.Unlink();
     } else if (!session->ready_hook.IsLinked()) {

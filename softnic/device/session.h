@@ -3,6 +3,7 @@
 // Thread: the shard.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -162,6 +163,14 @@ struct Session {
   HandleTable<Place> places;
   HandleTable<DeviceQp> lanes;  // no client's command reaches them
   DoorbellTable doorbells;
+
+  // WRITEs in one step that were completed in this turn of the session, and in those before it: the
+  // most, of which each turn forgets half.
+  uint32_t direct_writes = 0;
+  uint32_t direct_writes_before = 0;
+  void BeginTurn() {
+    direct_writes_before = std::max(std::exchange(direct_writes, 0), direct_writes_before / 2);
+  }
 
   IntrusiveList<DeviceQp> ready;  // QPs that have something to do
   ListHook<Session> ready_hook;   // in the device's list while `ready` is not empty

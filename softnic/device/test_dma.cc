@@ -44,6 +44,7 @@ void FakeDma::Submit(uint64_t stream, uint64_t cookie, const transport::DmaReque
 bool FakeDma::MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
                       uint32_t destination_count) {
   if (!moves_now || is_held || !jobs_.empty()) return false;
+  if (on_move_now) on_move_now();
   transport::DmaRequest request;
   request.source = source;
   request.destination = destination;

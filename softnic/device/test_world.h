@@ -61,7 +61,7 @@ class FakeDma final : public SteppedDma {
   std::vector<uint64_t> streams;                              // of all submissions
   bool moves_now = false;                                     // MoveNow and ReadNow may
   uint64_t moved_now = 0;                                     // how often it did
-  std::function<void()> on_submit;                            // if set
+  std::function<void()> on_submit, on_move_now;               // if set
 
  private:
   struct Job {

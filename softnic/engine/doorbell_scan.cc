@@ -6,6 +6,8 @@
 namespace verbena::softnic {
 
 static_assert(shm::kDoorbellSummaries == 16, "summaries_left_ has 16 bits");
+// Leaf 0 is that of the commands.
+constexpr uint64_t kCommandsBit = 1;
 
 void DoorbellScan::OpenPage(uint32_t page, shm::ThreadDoorbellPage* memory) {
   page_[page] = memory;
@@ -48,6 +50,12 @@ uint32_t DoorbellScan::Take(shm::DoorbellPage& shared) {
     last_cpu_ = &own->last_cpu;
     ++threads;
   }
+  // Who waits for the answer to a command does not wait for all that is rung.
+  if ((shared.summary[0].load(std::memory_order_relaxed) & kCommandsBit) != 0) {
+    shared.summary[0].fetch_and(~kCommandsBit, std::memory_order_seq_cst);
+    has_commands_ = true;
+    last_cpu_ = &shared.last_cpu;
+  }
   for (uint32_t i = 0; i < shm::kDoorbellSummaries; ++i) {
     // Each leaf of the word has its turn before any of them has another: those that are rung all
     // the time come first in it, and the last would wait for ever.
@@ -57,18 +65,27 @@ uint32_t DoorbellScan::Take(shm::DoorbellPage& shared) {
     // Acquire: pairs with the client's OR, so that the leaf bit and the index below are seen.
     summary_bits_[i] = word.exchange(0, std::memory_order_seq_cst);
     last_cpu_ = &shared.last_cpu;
+    if (i == 0) {
+      has_commands_ |= (summary_bits_[0] & kCommandsBit) != 0;
+      summary_bits_[0] &= ~kCommandsBit;
+    }
     if (summary_bits_[i] != 0) summaries_left_ |= static_cast<uint16_t>(1u << i);
   }
   return threads;
 }
 
 void DoorbellScan::TakeLeaf(shm::DoorbellPage& shared) {
-  constexpr uint32_t kNear = 0, kThread = 1, kSources = 3;
-  const bool has[kSources] = {near_bits_ != 0, pages_left_ != 0, summaries_left_ != 0};
+  constexpr uint32_t kCommands = 0, kNear = 1, kThread = 2, kSources = 4;
+  const bool has[kSources] = {has_commands_, near_bits_ != 0, pages_left_ != 0,
+                              summaries_left_ != 0};
   uint32_t source = (last_source_ + 1) % kSources;
   while (!has[source]) source = (source + 1) % kSources;
   last_source_ = source;
-  if (source == kNear) {
+  if (source == kCommands) {
+    leaf = 0;
+    leaf_bits = shared.Leaf(0).exchange(0, std::memory_order_seq_cst);
+    has_commands_ = false;
+  } else if (source == kNear) {
     leaf = shm::kNearLeaf;
     leaf_bits = std::exchange(near_bits_, 0);
   } else if (source == kThread) {

@@ -81,7 +81,23 @@ TEST_F(DoorbellScanTest, WhoRingsAllTheTimeStarvesNobody) {
   }
 }
 
-// The near leaf, thread domains and far leaves have a turn each.
+// ... nor has who waits for a command, however many of its other queues ring.
+TEST_F(DoorbellScanTest, ACommandWaitsForNoRound) {
+  for (uint32_t i = 64; i < 64 * 64; ++i) shared.Set(i);
+  for (int command = 0; command < 100; ++command) {
+    shared.Set(static_cast<uint32_t>(command) % 64);
+    int turns = 0;
+    for (bool is_served = false; !is_served; ++turns) {
+      ASSERT_LT(turns, 5) << command;
+      Turn(kPerTurn, [&](uint32_t doorbell) {
+        is_served |= doorbell < 64;
+        if (doorbell >= 64) shared.Set(doorbell);
+      });
+    }
+  }
+}
+
+// Commands, the near leaf, thread domains and far leaves have a turn each.
 TEST_F(DoorbellScanTest, SourcesTakeTurns) {
   std::vector<shm::ThreadDoorbellPage> pages(2);
   scan.OpenPage(3, &pages[0]);
@@ -91,14 +107,15 @@ TEST_F(DoorbellScanTest, SourcesTakeTurns) {
     return shm::kFirstThreadDoorbell + page * shm::kThreadDoorbells;
   };
   std::vector<uint32_t> served;
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 9; ++i) {
+    shared.Set(5);
     shared.Set(64);
     shared.Set(kFar);
     for (shm::ThreadDoorbellPage& page : pages) page.Set(0);
     Turn(2, [&](uint32_t doorbell) { served.push_back(doorbell); });
   }
   const uint32_t third = thread_doorbell(3), ninth = thread_doorbell(9);
-  EXPECT_EQ(served, (std::vector<uint32_t>{third, kFar, 64, ninth, kFar, 64, third, kFar}));
+  EXPECT_EQ(served, (std::vector<uint32_t>{64, third, kFar, 5, 64, ninth, kFar, 5, 64}));
   scan.ClosePage(3);
   scan.ClosePage(9);
   for (uint32_t doorbell : ServeAll()) EXPECT_LT(doorbell, shm::kFirstThreadDoorbell);

@@ -63,7 +63,6 @@ Direct RcQp::WriteDirect(Instant now, RcQp& peer, const SendWork& work, Completi
   }
   peer.responder_.EndDirectWrite(window_.next_psn, psns);
   requester_.EndDirectWrite(now, psns);
-  host_->ReleaseSend(1);
   return completer_.CompleteDirect(work, move.length, out) ? Direct::kCompleted : Direct::kDone;
 }
 
