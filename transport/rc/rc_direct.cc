@@ -4,7 +4,7 @@
 // direction, comes out the same whether it goes as a request, a placement and an acknowledgement,
 // or in one step; and the step takes a fraction of the time. What is not as usual
 // (a fault, a missing receive WQE, a limit, another path MTU at the other end) is left to the usual
-// way: of the WQE there is a record in the window then, and no more.
+// way: at most, of the WQE there is a record in the window then, and a receive WQE is at hand.
 #include "transport/rc/rc_qp.h"
 
 namespace verbena::transport::rc {
