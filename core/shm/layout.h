@@ -221,7 +221,7 @@ inline constexpr uint32_t kArmSequenceShift = 2;
 // ---------------------------------------------------------------------------------------------
 // Doorbells: one two-level bitmap per client. After publishing an index the client sets (atomic OR,
 // seq_cst) the queue's bit in its leaf, then the leaf's bit in its summary, and then looks at the
-// status page: if the NIC sleeps, it writes its eventfd. The NIC exchanges summary words, then leaf
+// status page: if the NIC sleeps, it writes its eventfd. The NIC takes summary bits, then leaf
 // words, before it reads any queue.
 
 inline constexpr uint32_t kDoorbellLeaves = 1024;  // 65 536 doorbells a client

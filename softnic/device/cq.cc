@@ -180,28 +180,25 @@ void DeviceCore::PushCompletion(DeviceQp& qp, bool is_direct_write) {
 
 // CQEs that are held are of one CQ.
 void DeviceCore::PushCqe(Cq& cq, transport::Completion& completion, DeviceQp* direct_writer) {
-  bool is_held = false;
-  if (direct_writer != nullptr) {
-    Session& session = *direct_writer->session;
-    ++session.direct_writes;
-    is_held = session.direct_writes_before >= kManyWrites && !cq.entries.IsUsed();
-  }
+  const bool is_held = direct_writer != nullptr && !cq.is_in_error && !cq.entries.IsUsed() &&
+                       direct_writer->session->direct_writes_before >= kManyWrites;
   if (!is_held || held_writes_.cq != &cq) PublishHeld();
-  if (is_held) {
-    held_writes_.cq = &cq;
-    held_writes_.qps[held_writes_.count++] = direct_writer;
-  } else if (direct_writer != nullptr) {
-    direct_writer->ReleaseSend(1);
-  }
+  if (direct_writer != nullptr && !is_held) direct_writer->ReleaseSend(1);
   if (cq.is_in_error) return;
   shm::Cqe& cqe = completion.cqe;
   const Instant completed = cq.has_timestamps ? config_.completion_clock() : now_;
   cqe.timestamp_ns = static_cast<uint64_t>(completed.ns);
   if (!(is_held ? cq.ring.Hold(cqe) : cq.ring.Push(cqe))) {
+    PublishHeld();  // who is told of the overrun finds what was before it
+    if (is_held) direct_writer->ReleaseSend(1);
     if (!cq.ignores_overrun) FailCq(cq);
     return;
   }
-  if (held_writes_.count == HeldWrites::kMax) PublishHeld();
+  if (direct_writer != nullptr) ++direct_writer->session->direct_writes;
+  if (is_held) {
+    held_writes_.Add(cq, *direct_writer);
+    if (held_writes_.count == HeldWrites::kMax) PublishHeld();
+  }
   // A failed completion counts as solicited.  Spec: IBTA 11.4.2.2.
   const bool is_solicited =
       completion.solicited || cqe.status != static_cast<uint8_t>(WcStatus::kSuccess);
@@ -229,7 +226,6 @@ void DeviceCore::NoteCqes(Cq& cq, uint32_t count, bool is_solicited) {
 // Overrun, or memory of the program that can't be written.
 // Spec: IBTA 11.6.3.1 (CQ error) and 10.10.2: the CQ is of no more use, nor are its QPs.
 void DeviceCore::FailCq(Cq& cq) {
-  PublishHeld();  // who is told of the overrun finds what was before it
   cq.is_in_error = true;
   PushAsyncEvent(*cq.session, EventSource::kCq, EventType::kCqErr, cq.handle, cq.cookie);
   auto fail = [this](DeviceQp& qp) {

@@ -6,51 +6,10 @@
 #include <cstring>
 #include <tuple>
 
-#include "softnic/device/test_ends.h"
+#include "softnic/device/test_direct.h"
 
 namespace verbena::softnic::testing {
 namespace {
-
-constexpr uint32_t kAll =
-    access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
-constexpr uint32_t kDirectBytesMax = 65'536;
-constexpr uint32_t kManyWrites = 16;  // completed in a turn, after which those of the next are held
-
-enum class Peers { kTwo, kOneQp };
-
-class DirectWorld final : public Ends {
- public:
-  // kOneQp: both ends are one QP, connected to itself.
-  explicit DirectWorld(bool moves_now, Peers peers = Peers::kTwo, const Terms& with = {})
-      : Ends(with), world(2) {
-    world.dma.moves_now = moves_now;
-    TestClient& first = world.AddClient(0);
-    Open(first, peers == Peers::kOneQp ? first : world.AddClient(1));
-    // The first message of a connection, which has an event of its own.
-    for (int i : {0, 1}) Write(i, 0, 8, 0);
-    Settle();
-    world.dma.moved_now = 0;
-  }
-
-  void Write(int from, uint64_t wr_id, uint32_t bytes, uint8_t flags = shm::kSendSignaled) {
-    End &end = ends[from], &peer = ends[1 - from];
-    shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, wr_id, flags);
-    wqe.remote_addr = reinterpret_cast<uint64_t>(peer.memory + 64);
-    wqe.rkey = peer.mr.rkey;
-    end.client->Post(*end.qp, wqe, {SgeOf(end.memory, bytes, end.mr.lkey)});
-  }
-
-  TestWorld world;
-
- private:
-  void SettleAll() override { world.Settle(); }
-  Instant NextTimer() override { return world.device->PollTimeout(); }
-  void PassTime(Instant time) override {
-    world.now = std::max(world.now, time);
-    world.device->OnTimeout(world.now);
-  }
-  Instant Now() const override { return world.now; }
-};
 
 TEST(Direct, SmallMessagesTakeTheStep) {
   DirectWorld world(true);
@@ -141,127 +100,6 @@ TEST(Direct, LargeMessagesTakeTheStepByTurns) {
   for (uint64_t i = 0; i < kLarge; ++i) EXPECT_EQ(world.ends[0].sends[i].wr_id, i);
 }
 
-// After a turn with many completions, those of the next are held.
-class DirectHeld : public ::testing::Test {
- protected:
-  DirectHeld() {
-    world.world.dma.on_move_now = [this] { seen.push_back(Poll(0)); };
-  }
-  size_t Poll(int at) { return world.ends[at].client->PollAll(*world.ends[at].cq).size(); }
-  void TakeTurn(uint64_t writes, uint32_t max_pdus = 64) {
-    for (uint64_t i = 0; i < writes; ++i) world.Write(0, i, 8);
-    world.world.device->Run(world.world.now, max_pdus);
-  }
-  void TakeLongTurn() {
-    TakeTurn(kManyWrites);
-    Poll(0);
-    seen.clear();
-  }
-
-  DirectWorld world{true};
-  // Completions that the client of end 0 found just before each message was moved.
-  std::vector<size_t> seen;
-};
-
-TEST_F(DirectHeld, EightAreToldOfAtOnce) {
-  TakeTurn(kManyWrites - 1);
-  std::vector<size_t> each(kManyWrites - 1, 1);
-  each[0] = 0;
-  EXPECT_EQ(seen, each) << "whoever has few under way is told of each";
-  Poll(0);
-  TakeTurn(1);
-  EXPECT_EQ(Poll(0), 1u);
-  TakeLongTurn();
-  TakeTurn(20);
-  std::vector<size_t> by_eights(20);
-  by_eights[8] = by_eights[16] = 8;
-  EXPECT_EQ(seen, by_eights);
-  EXPECT_EQ(Poll(0), 4u);
-}
-
-TEST_F(DirectHeld, NoneIsHeldBeyondItsTurn) {
-  for (uint32_t steps : {1, 3, 8, 9, 20}) {
-    TakeLongTurn();
-    TakeTurn(20, steps);
-    size_t told = Poll(0);
-    for (size_t count : seen) told += count;
-    EXPECT_EQ(told, steps);
-    world.Settle();
-    world.ends[0].sends.clear();
-  }
-}
-
-// A large message of its own, one without a completion, and one that goes the long way.
-TEST_F(DirectHeld, WhatTakesLongerIsNotWaitedFor) {
-  TakeLongTurn();
-  world.Write(0, 1, 8);
-  world.Write(0, 2, 2'000);
-  world.Write(0, 3, 8);
-  world.Write(0, 4, 8, 0);
-  world.Write(0, 5, 8);
-  TakeTurn(0);
-  EXPECT_EQ(seen, (std::vector<size_t>{0, 1, 0, 0, 2}));
-  EXPECT_EQ(Poll(0), 1u);
-  TakeLongTurn();
-  size_t told_before = 0;
-  world.world.dma.on_submit = [&] { told_before += Poll(0); };
-  world.Write(0, 3, 8);
-  world.Write(0, 4, kDirectBytesMax + 1);
-  TakeTurn(0);
-  EXPECT_EQ(told_before, 1u);
-}
-
-// Until it is told of, a WRITE is one that would be flushed if the daemon died.
-TEST_F(DirectHeld, WqesAreReleasedWithTheirCompletions) {
-  const TestQp& qp = *world.ends[0].qp;
-  TakeLongTurn();
-  const uint32_t before = qp.sq.ConsumerIndex();
-  std::vector<uint32_t> released;
-  world.world.dma.on_move_now = [&] { released.push_back(qp.sq.ConsumerIndex() - before); };
-  TakeTurn(10);
-  EXPECT_EQ(released, (std::vector<uint32_t>{0, 0, 0, 0, 0, 0, 0, 0, 8, 8}));
-  EXPECT_EQ(qp.sq.ConsumerIndex() - before, 10u);
-}
-
-// Each by what it has itself.
-TEST_F(DirectHeld, ABusyClientHoldsUpNoOther) {
-  TakeLongTurn();
-  std::vector<size_t> seen_by_other;
-  world.world.dma.on_move_now = [&] { seen_by_other.push_back(Poll(1)); };
-  for (uint64_t i = 0; i < 3; ++i) world.Write(1, i, 8);
-  TakeTurn(0);
-  EXPECT_EQ(seen_by_other, (std::vector<size_t>{0, 1, 1}));
-}
-
-TEST(Direct, CompletionsOfSeveralCqsInOneTurn) {
-  TestPair<> pair;
-  pair.world.dma.moves_now = true;
-  const TestMr mr_a = pair.a.MustRegMr(pair.memory_a, 4'096, kAll);
-  const TestMr mr_b = pair.b.MustRegMr(pair.memory_b, 4'096, kAll);
-  TestCq cqs[] = {pair.a.MustCreateCq(16), pair.a.MustCreateCq(16)};
-  std::vector<TestQp> from;
-  for (const TestCq& cq : cqs) {
-    from.push_back(pair.a.MustCreateQp(Service::kRc, cq));
-    TestQp to = pair.b.MustCreateQp(Service::kRc, pair.cq_b);
-    Connect(pair.a, from.back(), pair.b, to, Service::kRc);
-  }
-  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 1, shm::kSendSignaled);
-  wqe.remote_addr = reinterpret_cast<uint64_t>(pair.memory_b);
-  wqe.rkey = mr_b.rkey;
-  for (uint64_t count : {1, 8, 5}) {
-    pair.world.dma.moved_now = 0;
-    for (TestQp& qp : from) {
-      for (uint64_t i = 0; i < count; ++i) {
-        pair.a.Post(qp, wqe, {SgeOf(pair.memory_a, 8, mr_a.lkey)});
-      }
-    }
-    pair.world.device->Run(pair.world.now, 64);
-    if (count == 1) pair.world.Settle();
-    for (TestCq& cq : cqs) EXPECT_EQ(pair.a.PollAll(cq).size(), count);
-  }
-  EXPECT_EQ(pair.world.dma.moved_now, 10u);
-}
-
 // Nothing is told of them, and their places in the queue are free again.
 TEST(Direct, WritesWithoutACompletionGoOnForEver) {
   DirectWorld world(true);
@@ -335,46 +173,6 @@ TEST(Direct, AQueueThatLiesFailsItsQp) {
       ASSERT_EQ(end.sends.size(), honest);
       for (const Wc& wc : end.sends) EXPECT_EQ(wc.status, WcStatus::kSuccess);
     }
-  }
-}
-
-// The CQ is full in the middle of a turn: what was before is told, what is behind fails, and so it
-// is when completions are held.
-TEST(Direct, ACqThatIsOverrunFailsItsQp) {
-  for (bool moves_now : {true, false}) {
-    SCOPED_TRACE(moves_now);
-    TestPair<> pair;
-    constexpr uint32_t kEntries = 16, kLeft = 12;
-    TestCq cq = pair.a.MustCreateCq(kEntries);
-    TestQp from = pair.a.MustCreateQp(Service::kRc, cq);
-    TestQp to = pair.b.MustCreateQp(Service::kRc, pair.cq_b);
-    Connect(pair.a, from, pair.b, to, Service::kRc);
-    const TestMr mr_a = pair.a.MustRegMr(pair.memory_a, 4'096, kAll);
-    const TestMr mr_b = pair.b.MustRegMr(pair.memory_b, 4'096, kAll);
-    const auto write = [&](uint64_t count, uint8_t flags) {
-      shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaWrite, 1, flags);
-      wqe.remote_addr = reinterpret_cast<uint64_t>(pair.memory_b);
-      wqe.rkey = mr_b.rkey;
-      for (; count != 0; --count) pair.a.Post(from, wqe, {SgeOf(pair.memory_a, 8, mr_a.lkey)});
-    };
-    pair.world.dma.moves_now = moves_now;
-    write(1, 0);
-    pair.world.Settle();
-    static_assert(kEntries == kManyWrites);
-    write(kEntries, shm::kSendSignaled);
-    pair.world.device->Run(pair.world.now, 64);
-    if (!moves_now) pair.world.Settle();
-    for (uint32_t i = kLeft; i < kEntries; ++i) EXPECT_TRUE(pair.a.Poll(cq).has_value());
-    pair.world.dma.moved_now = 0;
-    write(8, shm::kSendSignaled);
-    pair.world.Settle();
-    EXPECT_EQ(pair.world.dma.moved_now, moves_now ? 5u : 0u) << "the fifth finds it full";
-    EXPECT_EQ(pair.a.StateOf(from), QpState::kErr);
-    EXPECT_EQ(pair.b.StateOf(to), QpState::kRts);
-    EXPECT_EQ(pair.a.PollAll(cq).size(), kEntries);
-    const std::vector<EventType> events = pair.a.TakeAsyncEvents();
-    EXPECT_EQ(std::count(events.begin(), events.end(), EventType::kCqErr), 1);
-    EXPECT_EQ(std::count(events.begin(), events.end(), EventType::kQpFatal), 1);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/base/check.h"
 #include "core/base/huge_page_pool.h"
 #include "core/base/prefetch.h"
 #include "core/ring/work_queue.h"
@@ -229,13 +230,20 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   transport::FetchResult Lie();
 };
 
-// WRITEs in one step whose CQEs their client does not see yet (CqProducer::Hold), nor that their
-// WQEs are free: what is released is told, or is flushed when the daemon dies.
+// WRITEs in one step whose CQEs their client does not see yet (CqProducer::Hold). Their WQEs are
+// released just before it does: what is neither completed nor released is flushed when the daemon
+// dies.
 struct HeldWrites {
   static constexpr uint32_t kMax = 8;
   Cq* cq = nullptr;  // of all of them; nullptr: none
   std::array<DeviceQp*, kMax> qps;
   uint32_t count = 0;
+
+  void Add(Cq& its_cq, DeviceQp& qp) {
+    VERBENA_CHECK(count < kMax);
+    cq = &its_cq;
+    qps[count++] = &qp;
+  }
 };
 
 struct QpSlot {

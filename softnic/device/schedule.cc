@@ -256,6 +256,7 @@ Instant DeviceCore::PollTimeout() const {
 // turn costs something.
 uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
   if (qp.has_more_output) {
+    PublishHeld();
     MarkForDrain(qp);
     DrainMarked();
   }

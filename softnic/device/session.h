@@ -164,8 +164,8 @@ struct Session {
   HandleTable<DeviceQp> lanes;  // no client's command reaches them
   DoorbellTable doorbells;
 
-  // WRITEs in one step that were completed in this turn of the session, and in those before it: the
-  // most, of which each turn forgets half.
+  // CQEs of WRITEs in one step in this turn of the session, and in those before it: the most, of
+  // which each turn forgets half.
   uint32_t direct_writes = 0;
   uint32_t direct_writes_before = 0;
   void BeginTurn() {

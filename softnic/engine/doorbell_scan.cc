@@ -50,7 +50,8 @@ uint32_t DoorbellScan::Take(shm::DoorbellPage& shared) {
     last_cpu_ = &own->last_cpu;
     ++threads;
   }
-  // Who waits for the answer to a command does not wait for all that is rung.
+  // Who waits for the answer to a command does not wait for all that is rung. (One that is rung
+  // just after this comes first in its word.)
   if ((shared.summary[0].load(std::memory_order_relaxed) & kCommandsBit) != 0) {
     shared.summary[0].fetch_and(~kCommandsBit, std::memory_order_seq_cst);
     has_commands_ = true;
@@ -65,10 +66,6 @@ uint32_t DoorbellScan::Take(shm::DoorbellPage& shared) {
     // Acquire: pairs with the client's OR, so that the leaf bit and the index below are seen.
     summary_bits_[i] = word.exchange(0, std::memory_order_seq_cst);
     last_cpu_ = &shared.last_cpu;
-    if (i == 0) {
-      has_commands_ |= (summary_bits_[0] & kCommandsBit) != 0;
-      summary_bits_[0] &= ~kCommandsBit;
-    }
     if (summary_bits_[i] != 0) summaries_left_ |= static_cast<uint16_t>(1u << i);
   }
   return threads;
