@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "softnic/device/test_ends.h"
+#include "softnic/device/test_direct.h"
 #include "softnic/device/test_wire.h"
 
 namespace verbena::softnic::testing {
@@ -18,29 +18,18 @@ namespace {
 
 using Op = shm::WrOpcode;
 
-class LocalEnds final : public Ends {
+class LocalEnds final : public EndsInOneDevice {
  public:
-  LocalEnds(const Terms& with, bool moves_now) : Ends(with), world_(0) {
-    world_.dma.moves_now = moves_now;
+  LocalEnds(const Terms& with, bool moves_now) : EndsInOneDevice(with, 0) {
+    world.dma.moves_now = moves_now;
     for (uint32_t nic : {0u, 1u}) {
       NicConfig config = TestWorld::ConfigOf(nic);
       config.mtu_bytes = terms.MtuBytes();
-      world_.device->AddNic(config);
+      world.device->AddNic(config);
     }
-    TestClient& first = world_.AddClient(0);
-    Open(first, world_.AddClient(1));
+    TestClient& first = world.AddClient(0);
+    Open(first, world.AddClient(1));
   }
-
- private:
-  void SettleAll() override { world_.Settle(); }
-  Instant NextTimer() override { return world_.device->PollTimeout(); }
-  void PassTime(Instant time) override {
-    world_.now = std::max(world_.now, time);
-    world_.device->OnTimeout(world_.now);
-  }
-  Instant Now() const override { return world_.now; }
-
-  TestWorld world_;
 };
 
 // Bases in this order: what DMA may be under way to outlives the hosts.

@@ -1,4 +1,4 @@
-// Two ends in one device that may take messages in one step, or may not.
+// Two ends in one device, which may take messages in one step, or may not.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,30 @@ inline constexpr uint32_t kAll =
     access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
 inline constexpr uint32_t kDirectBytesMax = 65'536;
 
+// Time is the world's, and nothing is between the ends.
+class EndsInOneDevice : public Ends {
+ public:
+  EndsInOneDevice(const Terms& with, uint32_t nics) : Ends(with), world(nics) {}
+
+  TestWorld world;
+
+ private:
+  void SettleAll() override { world.Settle(); }
+  Instant NextTimer() override { return world.device->PollTimeout(); }
+  void PassTime(Instant time) override {
+    world.now = std::max(world.now, time);
+    world.device->OnTimeout(world.now);
+  }
+  Instant Now() const override { return world.now; }
+};
+
 enum class Peers { kTwo, kOneQp };
 
-class DirectWorld final : public Ends {
+class DirectWorld final : public EndsInOneDevice {
  public:
   // kOneQp: both ends are one QP, connected to itself.
   explicit DirectWorld(bool moves_now, Peers peers = Peers::kTwo, const Terms& with = {})
-      : Ends(with), world(2) {
+      : EndsInOneDevice(with, 2) {
     world.dma.moves_now = moves_now;
     TestClient& first = world.AddClient(0);
     Open(first, peers == Peers::kOneQp ? first : world.AddClient(1));
@@ -35,17 +52,6 @@ class DirectWorld final : public Ends {
     wqe.rkey = peer.mr.rkey;
     end.client->Post(*end.qp, wqe, {SgeOf(end.memory, bytes, end.mr.lkey)});
   }
-
-  TestWorld world;
-
- private:
-  void SettleAll() override { world.Settle(); }
-  Instant NextTimer() override { return world.device->PollTimeout(); }
-  void PassTime(Instant time) override {
-    world.now = std::max(world.now, time);
-    world.device->OnTimeout(world.now);
-  }
-  Instant Now() const override { return world.now; }
 };
 
 }  // namespace verbena::softnic::testing
