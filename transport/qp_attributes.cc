@@ -119,7 +119,9 @@ void QpAttributes::Apply(const shm::QpAttr& attr, uint32_t mask, QpState to) {
   }
   shm::QpAttr& v = values_;
   if ((mask & qp_mask::kEnSqdAsyncNotify) != 0) v.en_sqd_async_notify = attr.en_sqd_async_notify;
-  if ((mask & qp_mask::kAccessFlags) != 0) v.qp_access_flags = attr.qp_access_flags;
+  if ((mask & qp_mask::kAccessFlags) != 0) {
+    v.qp_access_flags = access_flags_ = attr.qp_access_flags;
+  }
   if ((mask & qp_mask::kPkeyIndex) != 0) v.pkey_index = attr.pkey_index;
   if ((mask & qp_mask::kPort) != 0) v.port_num = attr.port_num;
   if ((mask & qp_mask::kQkey) != 0) v.qkey = attr.qkey;
@@ -137,7 +139,10 @@ void QpAttributes::Apply(const shm::QpAttr& attr, uint32_t mask, QpState to) {
   if ((mask & qp_mask::kMaxDestRdAtomic) != 0) v.max_dest_rd_atomic = attr.max_dest_rd_atomic;
   if ((mask & qp_mask::kMinRnrTimer) != 0) v.min_rnr_timer = attr.min_rnr_timer;
   if ((mask & qp_mask::kPathMigState) != 0) v.path_mig_state = attr.path_mig_state;
-  if ((mask & qp_mask::kDestQpn) != 0) v.dest_qp_num = attr.dest_qp_num;
+  if ((mask & qp_mask::kDestQpn) != 0) {
+    v.dest_qp_num = attr.dest_qp_num;
+    remote_qpn_ = Qpn(attr.dest_qp_num);
+  }
   if ((mask & qp_mask::kRateLimit) != 0) v.rate_limit = attr.rate_limit;
 
   if (to == QpState::kSqd && state_ != QpState::kSqd) {

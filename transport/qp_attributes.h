@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "core/base/instant.h"
-#include "core/base/prefetch.h"
 #include "core/base/psn.h"
 #include "core/base/types.h"
 #include "core/shm/command.h"
@@ -42,10 +41,7 @@ class QpAttributes {
  public:
   // Keeps pointers to neither: `config` is copied.
   explicit QpAttributes(const QpConfig& config)
-      : pdu_limits_{config.max_pdu_bytes, 0}, config_(config) {}
-
-  // Asks for the lines that messages touch.
-  void Expect() const { PrefetchLines(this, &values_.max_send_wr); }
+      : config_(config), pdu_limits_{config.max_pdu_bytes, 0} {}
 
   // Validates against the transition table and the limits, then applies all or nothing.
   // Errors: EINVAL as ibv_modify_qp(3). `host` resolves sgid_index.
@@ -78,13 +74,13 @@ class QpAttributes {
 
   // UD and before RTR: the port's MTU.
   uint32_t mtu_bytes() const { return mtu_bytes_ != 0 ? mtu_bytes_ : config_.port_mtu_bytes; }
-  Qpn remote_qpn() const { return Qpn(values_.dest_qp_num); }
+  Qpn remote_qpn() const { return remote_qpn_; }
   const Path& path() const { return path_; }
   PKey pkey() const { return PKey(0xffff); }  // the only entry of the P_Key table
   QKey qkey() const { return QKey(values_.qkey); }
   Psn sq_psn() const { return Psn(values_.sq_psn); }  // as last set, not as advanced
   Psn rq_psn() const { return Psn(values_.rq_psn); }
-  uint32_t access_flags() const { return values_.qp_access_flags; }
+  uint32_t access_flags() const { return access_flags_; }
   uint8_t max_rd_atomic() const { return values_.max_rd_atomic; }
   uint8_t max_dest_rd_atomic() const { return values_.max_dest_rd_atomic; }
   uint8_t min_rnr_timer_code() const { return values_.min_rnr_timer; }
@@ -114,12 +110,15 @@ class QpAttributes {
   int CheckAddress(const shm::AhAttr& ah, QpHost& host, Path* out) const;
   void Apply(const shm::QpAttr& attr, uint32_t mask, QpState to);
 
-  // What messages touch comes first, and first in `values_`.
+  // What messages touch comes first: it is in one cache line (RcQp).
   QpState state_ = QpState::kReset;
   bool sq_draining_ = false;
   uint32_t mtu_bytes_ = 0;
-  PduLimits pdu_limits_;
+  // As `values_` has them.
+  Qpn remote_qpn_;
+  uint32_t access_flags_ = 0;
   QpConfig config_;
+  PduLimits pdu_limits_;
   shm::QpAttr values_ = {};
   Path path_;
 };

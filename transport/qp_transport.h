@@ -99,11 +99,14 @@ struct QpConfig {
   // A WRITE with immediate completes here without a receive (core/shm/rdm.h).
   bool writes_take_no_receive = false;
   bool truncates = false;  // a SEND longer than its receive is cut off (core/shm/rdm.h)
+  // Whether the port calls OnPayloadReleased. False: it has read the payload when PollRequest's
+  // caller makes its next call to the QP.
+  bool reports_release = false;
+  Qpn qpn;
+  uint32_t max_message_bytes = 0x4000'0000;  // port's max_msg_sz
+  uint32_t max_inline_bytes = 0;
   uint32_t max_send_sge = 0;
   uint32_t max_recv_sge = 0;
-  uint32_t max_inline_bytes = 0;
-  uint32_t max_message_bytes = 0x4000'0000;  // port's max_msg_sz
-  Qpn qpn;
   uint32_t max_send_wr = 0;
   uint32_t max_recv_wr = 0;
   uint32_t port_mtu_bytes = 4096;  // active_mtu: path_mtu may not be above it
@@ -111,9 +114,6 @@ struct QpConfig {
   uint32_t max_dest_rd_atomic = 0;
   // Most payload bytes one PDU may carry: 0 = path MTU (packets), else whole messages up to this.
   uint32_t max_pdu_bytes = 0;
-  // Whether the port calls OnPayloadReleased. False: it has read the payload when PollRequest's
-  // caller makes its next call to the QP.
-  bool reports_release = false;
 };
 
 // How far a connected QP may run ahead, by where its peer is. The device says so before RTR: the
@@ -155,7 +155,7 @@ class QpTransport {
   // Of those of what a doorbell touches, which are the first ones. (Not virtual: that would wait
   // for one of them.)
   void ExpectDoorbell() const {
-    constexpr size_t kDoorbellBytes = 192;
+    constexpr size_t kDoorbellBytes = 2 * kCacheLineBytes;
     PrefetchLines(this, reinterpret_cast<const char*>(this) + kDoorbellBytes);
   }
   virtual void ExpectRecord() const {}

@@ -6,6 +6,8 @@
 
 namespace verbena {
 
+inline constexpr uintptr_t kCacheLineBytes = 64;
+
 inline void PrefetchForRead(const void* line) { __builtin_prefetch(line, 0); }
 
 // Takes the line from other cores. Built without -mprfchw, the compiler's own would only read it.
@@ -19,9 +21,8 @@ inline void PrefetchForWrite(void* line) {
 
 // All lines from `begin` on that hold a byte before `end`.
 inline void PrefetchLines(const void* begin, const void* end) {
-  constexpr uintptr_t kLineBytes = 64;
-  auto line = reinterpret_cast<uintptr_t>(begin) & ~(kLineBytes - 1);
-  for (; line < reinterpret_cast<uintptr_t>(end); line += kLineBytes) {
+  auto line = reinterpret_cast<uintptr_t>(begin) & ~(kCacheLineBytes - 1);
+  for (; line < reinterpret_cast<uintptr_t>(end); line += kCacheLineBytes) {
     PrefetchForRead(reinterpret_cast<const void*>(line));
   }
 }

@@ -69,6 +69,9 @@ class WorkQueueProducer {
   uint32_t PublishedIndex() const {
     return memory_.LoadAcquire(offsetof(shm::WorkQueueHead, producer));
   }
+  // Where the next entry goes, and what Publish writes to.
+  void* NextEntry() const { return Entry(producer_index_); }
+  void* head() { return memory_.data(); }
   uint32_t limit() const { return limit_; }
   uint32_t stride_bytes() const { return stride_bytes_; }
   uint32_t ConsumerIndex() const {
@@ -191,6 +194,14 @@ class WorkQueueConsumer {
     }
     memory_.PrefetchForWrite(offsetof(shm::WorkQueueHead, consumer));
   }
+  // Copies what the next entry begins with, for a guess: it is not taken. False: none is there, as
+  // far as it takes no work to know.
+  bool Glance(void* out, uint32_t bytes) const {
+    if (!memory_.IsValid() || is_staged_) return false;
+    if (memory_.LoadAcquire(offsetof(shm::WorkQueueHead, producer)) == fetch_index_) return false;
+    memory_.Read(Offset(fetch_index_), out, bytes);
+    return true;
+  }
   // Lets the client reuse the oldest `entries` fetched slots.
   void Release(uint32_t entries) {
     release_index_ += entries;
@@ -207,6 +218,7 @@ class WorkQueueConsumer {
     memory_.StoreRelease(offsetof(shm::WorkQueueHead, consumer), index);
   }
 
+  bool is_staged() const { return is_staged_; }
   uint32_t fetch_index() const { return fetch_index_; }
   uint32_t release_index() const { return release_index_; }
   uint32_t entries() const { return entries_; }

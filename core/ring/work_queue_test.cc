@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <deque>
@@ -217,6 +218,39 @@ TEST(WorkQueue, UnpublishedEntriesAreUnseen) {
 }
 
 // Resizing keeps what waits, in order, whichever size it becomes and wherever the indices stand.
+TEST(WorkQueue, AGlanceTakesNothing) {
+  for (uint32_t start : kStarts) {
+    Queue queue(4, 4, start);
+    uint64_t value = 0;
+    EXPECT_FALSE(queue.consumer.Glance(&value, sizeof(value)));
+    ASSERT_TRUE(Post(queue, 7));
+    EXPECT_FALSE(queue.consumer.Glance(&value, sizeof(value))) << "not published";
+    queue.producer.Publish();
+    ASSERT_TRUE(queue.consumer.Glance(&value, sizeof(value)));
+    EXPECT_EQ(value, 7u);
+    EXPECT_EQ(queue.consumer.Waiting(), 1u);
+    ASSERT_EQ(queue.consumer.Available(), Peek::kReady);
+    queue.consumer.Advance();
+    EXPECT_FALSE(queue.consumer.Glance(&value, sizeof(value)));
+  }
+  uint64_t value = 0;
+  EXPECT_FALSE(WorkQueueConsumer().Glance(&value, sizeof(value))) << "a queue without memory";
+  Queue queue(4, 4, 0);
+  WorkQueueConsumer staged(queue.memory, 4, kStride, true);
+  queue.ClaimProducer(1);
+  EXPECT_FALSE(staged.Glance(&value, sizeof(value))) << "the entry is elsewhere still";
+}
+
+// A lie has it look at some entry of the queue, and no further.
+TEST(WorkQueue, AGlanceStaysInTheQueue) {
+  Queue queue(4, 4, 0xffff'ffffu);
+  for (uint32_t lie : {3u, 0x7fff'ffffu, 0xffff'fffeu}) {
+    queue.ClaimProducer(lie);
+    std::array<std::byte, kStride> out;
+    EXPECT_TRUE(queue.consumer.Glance(out.data(), kStride));
+  }
+}
+
 TEST(WorkQueue, MoveKeepsWhatWaits) {
   for (uint32_t start : kStarts) {
     for (uint32_t from : {1u, 2u, 4u, 8u}) {

@@ -107,6 +107,7 @@ class DeviceCore {
   transport::KeyFault BindWindow(DeviceQp& qp, const transport::WindowBind& bind);
   transport::KeyFault Invalidate(DeviceQp& qp, RKey rkey);
   bool SettleKeys(DeviceQp& qp, transport::QpRole waiter);
+  void ExpectMove(transport::MemoryId memory, uint64_t addr) { dma_->ExpectMove(memory, addr); }
   bool MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
                uint32_t destination_count) {
     if (source.length > kHeldBytesMax) PublishHeld();
@@ -514,8 +515,7 @@ class DeviceCore {
   DmaEngine* const dma_;
   TransportFactory make_transport_;
   Instant now_;
-  Instant turn_;  // the last that Run was called for, and the one before
-  Instant turn_before_;
+  Instant turn_, turn_before_;  // the last that Run was called for, and the one before
 
   std::vector<std::unique_ptr<Nic>> nics_;
   std::unordered_map<Gid, Nic*, GidHash> nic_by_gid_;  // looked up, never iterated

@@ -53,6 +53,16 @@ bool DeviceQp::MoveDirect(const DirectMove& move, transport::QpHost& other) {
   return device->MoveNow(payload, destination, destinations);
 }
 
+// A guess: the WQE is fetched and checked in its turn. Asking for a line changes nothing.
+void DeviceQp::ExpectMove(const DeviceQp& peer) const {
+  shm::SendWqe wqe;
+  if (!send_ring.Glance(&wqe, offsetof(shm::SendWqe, inline_bytes))) return;
+  if (wqe.opcode != static_cast<uint8_t>(shm::WrOpcode::kRdmaWrite)) return;
+  const Mr* mr = peer.FindRegion(RKey(wqe.rkey));
+  if (mr == nullptr || !mr->Contains(wqe.remote_addr, 1)) return;
+  device->ExpectMove(mr->memory, mr->ToProcess(wqe.remote_addr));
+}
+
 uint32_t DeviceCore::SendDirect(DeviceQp& qp, uint32_t max_steps) {
   // Known once a PDU went there: not over a network, and connected to this QP.
   if (qp.peer_epoch != path_epoch_ || qp.rate != nullptr) return 0;

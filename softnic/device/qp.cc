@@ -25,7 +25,7 @@ FetchResult DeviceQp::FetchSend(transport::SendWork& out) {
   if (place != nullptr) return FetchResult::kEmpty;  // a lane has no send queue
   switch (send_ring.Available()) {
     case WorkQueueConsumer::Peek::kEmpty:
-      return send_entries.IsUsed() ? Stage(EntryQueue::kSend) : FetchResult::kEmpty;
+      return send_ring.is_staged() ? Stage(EntryQueue::kSend) : FetchResult::kEmpty;
     case WorkQueueConsumer::Peek::kInvalid:
       return Lie();
     case WorkQueueConsumer::Peek::kReady:

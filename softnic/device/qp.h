@@ -72,7 +72,7 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
 
   // --- transport::QpHost ------------------------------------------------------------------------
   bool HasSend() override {
-    return send_ring.Available() != WorkQueueConsumer::Peek::kEmpty || send_entries.IsUsed();
+    return send_ring.Available() != WorkQueueConsumer::Peek::kEmpty || send_ring.is_staged();
   }
   transport::FetchResult FetchSend(transport::SendWork& out) override;
   transport::FetchResult FetchRecv(transport::RecvWork& out) override;
@@ -119,6 +119,9 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
 
   // Asks for the lines of what a message touches.
   void Expect() const { PrefetchLines(this, &wire.bytes); }
+  // For the line that its next message writes to first, if that is a WRITE. The client has it most
+  // likely; a store would wait until it comes, and all stores after it.
+  void ExpectMove(const DeviceQp& peer) const;
   // Of those of what a doorbell touches.
   void ExpectDoorbell() const {
     PrefetchForRead(this);
@@ -135,8 +138,7 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   Nic* nic = nullptr;
   Pd* pd = nullptr;
   Cq* send_cq = nullptr;
-  Cq* recv_cq = nullptr;
-  Srq* srq = nullptr;
+  Place* place = nullptr;  // of a lane (core/shm/rdm.h): whose it is
   std::unique_ptr<transport::QpTransport> transport;
   ListHook<DeviceQp> ready_hook;
   QpRef self;
@@ -145,32 +147,32 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   bool has_more_output = false;    // a drain stopped at its budget
   bool is_blocked = false;         // a request of this QP waits at its destination
   bool asks_for_receives = false;  // the client rings when it posts one: it is to be flushed
-  // DMA under way that reads what its requests and responses carry. In the error state nothing is
-  // flushed before it is done: a program that has its buffer back may write to it.
-  uint32_t reads_in_flight = 0;
-  // DMA under way for its requests, or of its own placements.
-  uint32_t moves_in_flight = 0;
-  std::list<Waiting> waiting;  // PDUs for this QP
+  std::list<Waiting> waiting;      // PDUs for this QP
   WorkQueueConsumer send_ring;
-  uint64_t counted_qkey_violations = 0;  // in the port's counter already
-  uint64_t counted_access_disabled = 0;  // in the NIC's
   PeerCounters counters;
-  // Of a lane (core/shm/rdm.h): whose it is, and when a message came last.
-  Place* place = nullptr;
-  Instant last_used;
+  Instant last_used;  // of a lane: when a message came last
   // The peer of a connected QP, kept after a look-up as long as `peer_epoch` is the fabric's.
   QpRef peer;
   uint64_t peer_epoch = 0;
   std::unique_ptr<RateControl> rate;  // nullptr: it may send as fast as it can
   shm::Handle handle = 0;
   transport::QpConfig config;
-  uint64_t stream = 0;           // names this QP to the DMA engine; never reused
-  uint64_t last_stream = 0;      // the connection's; 0: nothing moved yet
-  uint64_t moves_submitted = 0;  // of its own placements, ever
-  EntryMemory send_entries;
   WireShare wire;
 
   // The rest.
+  EntryMemory send_entries;
+  Cq* recv_cq = nullptr;
+  Srq* srq = nullptr;
+  // DMA under way that reads what its requests and responses carry. In the error state nothing is
+  // flushed before it is done: a program that has its buffer back may write to it.
+  uint32_t reads_in_flight = 0;
+  // DMA under way for its requests, or of its own placements.
+  uint32_t moves_in_flight = 0;
+  uint64_t stream = 0;                   // names this QP to the DMA engine; never reused
+  uint64_t last_stream = 0;              // the connection's; 0: nothing moved yet
+  uint64_t moves_submitted = 0;          // of its own placements, ever
+  uint64_t counted_qkey_violations = 0;  // in the port's counter already
+  uint64_t counted_access_disabled = 0;  // in the NIC's
   // As of the peer: it is at the other end of a network.
   uint64_t wire_epoch = 0;
   Td* td = nullptr;

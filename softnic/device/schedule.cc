@@ -101,7 +101,9 @@ class DeviceCore::Lookahead {
       DeviceQp& qp = *qps_[index];
       qp.transport->ExpectRecord();
       const DeviceQp* peer = core_->FindQp(qp.peer);
-      if (peer != nullptr && peer != &qp) peer->transport->Expect();
+      if (peer == nullptr) return;
+      if (peer != &qp) peer->transport->Expect();
+      qp.ExpectMove(*peer);
     }
   }
 

@@ -128,6 +128,8 @@ class DmaEngine {
                        uint32_t destination_count) {
     return false;
   }
+  // Most likely MoveNow writes to `addr` soon.
+  virtual void ExpectMove(transport::MemoryId memory, uint64_t addr) {}
   // The same into the NIC's own memory at `to`. Precondition, as for MoveNow: a source that begins
   // at offset 0, in one piece if it is at source.bytes.
   virtual bool ReadNow(const transport::Payload& source, std::byte* to) { return false; }

@@ -43,6 +43,7 @@ class FakeDma final : public SteppedDma {
   void RelaxOrder(transport::MemoryId region) override { regions.at(region).is_relaxed = true; }
   const char* BackendName(transport::MemoryId region) const override { return "fake"; }
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
+  void ExpectMove(transport::MemoryId memory, uint64_t addr) override { expected.push_back(addr); }
   bool MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
                uint32_t destination_count) override;
   bool ReadNow(const transport::Payload& source, std::byte* to) override;
@@ -61,6 +62,7 @@ class FakeDma final : public SteppedDma {
   std::vector<uint64_t> streams;                              // of all submissions
   bool moves_now = false;                                     // MoveNow and ReadNow may
   uint64_t moved_now = 0;                                     // how often it did
+  std::vector<uint64_t> expected;                             // what ExpectMove was told
   std::function<void()> on_submit, on_move_now;               // if set
 
  private:

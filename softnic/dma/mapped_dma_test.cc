@@ -102,6 +102,32 @@ TEST_F(MappedDma, IsDoneWithinSubmitAndCounted) {
   EXPECT_EQ(dma_.process_bytes(), 0u);
 }
 
+// It is a hint: of whatever there is, nothing changes.
+TEST_F(MappedDma, MovesNowWhatIsExpectedAndWhatIsNot) {
+  std::byte* a = MapSlot(0, 2);
+  std::byte* b = MapSlot(1, 2);
+  MemoryId ra = Add(a, 2 * kPage, {Piece(a, 2 * kPage, 0)});
+  MemoryId half = Add(b, 2 * kPage, {Piece(b, kPage, 1)});
+  a[0] = std::byte{7};
+  b[1] = std::byte{1};
+  const DmaSegment from = Segment(ra, a, 1);
+  transport::Payload source;
+  source.length = 1;
+  source.segments = &from;
+  source.segment_count = 1;
+  const DmaSegment to = Segment(half, b + 1, 1);
+  std::lock_guard lock(mutex_);
+  for (MemoryId id : {ra, half, MemoryId{99}, kNullMemory}) {
+    for (const std::byte* at : {a, b + 1, b + kPage, b + 2 * kPage}) {
+      dma_.ExpectMove(id, reinterpret_cast<uint64_t>(at));
+      EXPECT_EQ(dma_.mapped_bytes(), 0u);
+    }
+  }
+  EXPECT_EQ(b[1], std::byte{1});
+  EXPECT_TRUE(dma_.MoveNow(source, &to, 1));
+  EXPECT_EQ(b[1], std::byte{7});
+}
+
 TEST_F(MappedDma, MovesNowWhatIsMappedAndNothingElse) {
   std::byte* a = MapSlot(0, 2);
   std::byte* b = MapSlot(1, 2);

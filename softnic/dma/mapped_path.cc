@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/check.h"
+#include "core/base/prefetch.h"
 #include "softnic/dma/bus_error.h"
 #include "softnic/dma/move_bytes.h"
 #include "softnic/dma/process_dma.h"
@@ -145,6 +146,13 @@ bool ProcessDma::MoveNow(const transport::Payload& source, const DmaSegment* des
   MoveOrder order;
   return FindMapped(destination, destination_count, source.length, &order) &&
          MoveToMapped(source, order);
+}
+
+void ProcessDma::ExpectMove(transport::MemoryId memory, uint64_t addr) {
+  const Region* region = FindRegion(memory);
+  if (region == nullptr) return;
+  mapped_pieces_.clear();
+  if (FindMapped(*region, addr, 1)) PrefetchForWrite(mapped_pieces_.front().iov_base);
 }
 
 bool ProcessDma::ReadNow(const transport::Payload& source, std::byte* to) {

@@ -77,6 +77,7 @@ class ProcessDma final : public DmaEngine {
   void RelaxOrder(transport::MemoryId region) override;
   const char* BackendName(transport::MemoryId region) const override;
   void Submit(uint64_t stream, uint64_t cookie, const transport::DmaRequest& request) override;
+  void ExpectMove(transport::MemoryId memory, uint64_t addr) override;
   bool MoveNow(const transport::Payload& source, const transport::DmaSegment* destination,
                uint32_t destination_count) override;
   bool ReadNow(const transport::Payload& source, std::byte* to) override;

@@ -267,7 +267,7 @@ bool Completer::PollCompletion(Completion& out) {
   while (w_->head != w_->retired) {
     const SendRecord& rec = w_->At(w_->head++);
     host_->ReleaseSend(1);
-    if (!config_.sq_sig_all && (rec.flags & shm::kSendSignaled) == 0) continue;
+    if (!config().sq_sig_all && (rec.flags & shm::kSendSignaled) == 0) continue;
     Fill(Of(rec), WcStatus::kSuccess, VendorErr::kNone, out);
     return true;
   }
@@ -315,13 +315,13 @@ bool Completer::FlushOne(Completion& out) {
   return true;
 }
 
-void Completer::Fill(const Completed& what, WcStatus status, VendorErr why,
-                     Completion& out) const {
+void Completer::Fill(Qpn qpn, const Completed& what, WcStatus status, VendorErr why,
+                     Completion& out) {
   shm::Cqe& cqe = out.cqe;
   cqe.wr_id = what.wr_id;
   cqe.byte_len = what.length;
   cqe.imm_or_rkey = 0;
-  cqe.qpn = config_.qpn.value;
+  cqe.qpn = qpn.value;
   cqe.src_qpn = 0;
   cqe.vendor_err = static_cast<uint32_t>(why);
   cqe.wc_flags = 0;

@@ -17,9 +17,8 @@ namespace verbena::transport::rc {
 
 class Completer {
  public:
-  Completer(const QpConfig& config, QpHost* host, QpAttributes* attributes, Requester* requester,
-            SendWindow* window)
-      : config_(config), host_(host), attributes_(attributes), requester_(requester), w_(window) {}
+  Completer(QpHost* host, QpAttributes* attributes, Requester* requester, SendWindow* window)
+      : host_(host), attributes_(attributes), requester_(requester), w_(window) {}
 
   // Asks for the lines of what messages without a response of their own touch.
   void Expect() const { PrefetchLines(this, &dma_source_); }
@@ -33,16 +32,16 @@ class Completer {
   bool PollDma(DmaRequest& out);
   // Completions of WQEs retired; in the error state, flushes of all others.
   bool PollCompletion(Completion& out);
-  // Of a WQE that was done in one step (rc_direct.cc). False: it has none.
-  bool CompleteDirect(const SendWork& work, uint32_t bytes, Completion& out);
-
- private:
   // What a completion says of its WQE.
   struct Completed {
     uint64_t wr_id;
     shm::WrOpcode opcode;
     uint32_t length;
   };
+  static void Fill(Qpn qpn, const Completed& what, WcStatus status, shm::VendorErr why,
+                   Completion& out);
+
+ private:
   struct Placement {
     uint32_t index;   // of the record
     uint32_t offset;  // into its message
@@ -60,9 +59,11 @@ class Completer {
   bool FlushOne(Completion& out);
   Psn ExpectedPsn(const SendRecord& rec) const;
   static Completed Of(const SendRecord& rec) { return {rec.wr_id, rec.opcode, rec.length}; }
-  void Fill(const Completed& what, WcStatus status, shm::VendorErr why, Completion& out) const;
+  void Fill(const Completed& what, WcStatus status, shm::VendorErr why, Completion& out) const {
+    Fill(config().qpn, what, status, why, out);
+  }
+  const QpConfig& config() const { return attributes_->config(); }
 
-  const QpConfig& config_;
   QpHost* host_;
   QpAttributes* attributes_;
   Requester* requester_;

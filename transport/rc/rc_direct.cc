@@ -63,7 +63,12 @@ Direct RcQp::WriteDirect(Instant now, RcQp& peer, const SendWork& work, Completi
   }
   peer.responder_.EndDirectWrite(window_.next_psn, psns);
   requester_.EndDirectWrite(now, psns);
-  return completer_.CompleteDirect(work, move.length, out) ? Direct::kCompleted : Direct::kDone;
+  was_direct_ = peer.was_direct_ = true;
+  const QpConfig& config = attributes_.config();
+  if (!config.sq_sig_all && (wqe.flags & shm::kSendSignaled) == 0) return Direct::kDone;
+  const Completer::Completed done{wqe.wr_id, static_cast<WrOpcode>(wqe.opcode), move.length};
+  Completer::Fill(config.qpn, done, WcStatus::kSuccess, shm::VendorErr::kNone, out);
+  return Direct::kCompleted;
 }
 
 Direct RcQp::SendRecordDirect(Instant now, RcQp& peer) {
@@ -88,6 +93,7 @@ Direct RcQp::SendRecordDirect(Instant now, RcQp& peer) {
   }
   requester_.EndDirect(now, rec);
   peer.responder_.EndDirect(rec);
+  was_direct_ = peer.was_direct_ = false;
   return Direct::kSent;
 }
 
@@ -150,19 +156,11 @@ void Requester::EndDirect(Instant now) {
   OnProgress(now);
 }
 
-bool Completer::CompleteDirect(const SendWork& work, uint32_t bytes, Completion& out) {
-  const shm::SendWqe& wqe = work.wqe;
-  if (!config_.sq_sig_all && (wqe.flags & shm::kSendSignaled) == 0) return false;
-  Fill({wqe.wr_id, static_cast<WrOpcode>(wqe.opcode), bytes}, WcStatus::kSuccess,
-       shm::VendorErr::kNone, out);
-  return true;
-}
-
 // Both ends count the message's packets, and have to come to the same number.
 bool Responder::IsIdle(Psn psn, PsnCount psns, uint32_t bytes) const {
   return IsNext(psn) && psns == PsnsOf(bytes) && ops_.IsEmpty() && dma_outstanding_ == 0 &&
          message_.kind == Message::kNone && nak_sent_ == NakSent::kNone && !nak_due_ && !ack_due_ &&
-         completions_.size() < kOpsMax && bytes <= config_.max_message_bytes;
+         completions_.size() < kOpsMax && bytes <= config().max_message_bytes;
 }
 
 bool Responder::TakesDirectWrite(Psn psn, PsnCount psns, uint32_t bytes) const {
@@ -173,7 +171,7 @@ bool Responder::TakesDirect(Psn psn, PsnCount psns, const SendRecord& rec) {
   const uint32_t bytes = rec.length;
   if (!(IsSend(rec) ? IsIdle(psn, psns, bytes) : TakesDirectWrite(psn, psns, bytes))) return false;
   if (!rec.TakesReceive()) return true;
-  if (!IsSend(rec) && config_.writes_take_no_receive) return host_->HasRoomToTell();
+  if (!IsSend(rec) && config().writes_take_no_receive) return host_->HasRoomToTell();
   if (EnsureReceive() != ResponderFault::kNone) return false;
   return !IsSend(rec) || rec.length <= ReceiveRoomBytes();
 }
@@ -194,7 +192,7 @@ void Responder::EndDirect(const SendRecord& rec) {
   if (has_imm) op.wc_flags |= shm::kWcWithImm;
   op.imm_or_rkey = has_imm ? rec.imm_or_rkey : 0;
   op.solicited = (rec.flags & shm::kSendSolicited) != 0;
-  if (!IsSend(rec) && config_.writes_take_no_receive) return PushWriteCompletion(op);
+  if (!IsSend(rec) && config().writes_take_no_receive) return PushWriteCompletion(op);
   if (NextReceive().ticket != 0) host_->SettleRecv(NextReceive(), IsSend(rec) ? rec.length : 0);
   PushReceiveCompletion(op, WcStatus::kSuccess, shm::VendorErr::kNone);
 }

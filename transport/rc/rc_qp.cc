@@ -16,9 +16,9 @@ constexpr DmaToken kEpochMask = 0xff;
 RcQp::RcQp(const QpConfig& config, QpHost* host)
     : host_(host),
       attributes_(config),
-      requester_(attributes_.config(), host, &attributes_, &counters_, &window_),
-      completer_(attributes_.config(), host, &attributes_, &requester_, &window_),
-      responder_(attributes_.config(), host, &attributes_, &counters_) {}
+      requester_(host, &attributes_, &counters_, &window_),
+      responder_(host, &attributes_, &counters_),
+      completer_(host, &attributes_, &requester_, &window_) {}
 
 // --- inputs --------------------------------------------------------------------------------------
 
@@ -30,6 +30,7 @@ void RcQp::OnDoorbell(Instant now) {
 void RcQp::OnPdu(Instant now, const Pdu& pdu) {
   const OpcodeInfo* info = LookUpOpcode(pdu.opcode);
   if (info == nullptr || !attributes_.CanReceive()) return;
+  was_direct_ = false;
   if (info->is_request) {
     bool expected = responder_.OnPdu(pdu, *info);
     if (expected && !comm_established_ && attributes_.state() == QpState::kRtr) {
@@ -124,6 +125,7 @@ void RcQp::Fail(Instant now, EventType event) {
 bool RcQp::PollRequest(Instant now, Pdu& out) {
   if (!window_.may_send) return false;
   const bool has_pdu = requester_.PollRequest(now, out);
+  if (has_pdu) was_direct_ = false;
   if (!window_.may_send) Settle();  // a WQE may have failed, or been done, without a PDU
   return has_pdu;
 }
@@ -249,7 +251,7 @@ void RcQp::Reset() {
   completer_.Reset();
   responder_.Reset();
   events_.Clear();
-  comm_established_ = last_wqe_due_ = false;
+  comm_established_ = was_direct_ = last_wqe_due_ = false;
 }
 
 void RcQp::PushEvent(EventType event) {

@@ -27,13 +27,18 @@ class RcQp final : public QpTransport, public OnHugePages {
 
   void Expect() const override {
     PrefetchForRead(this);
-    PrefetchForRead(&window_.may_send);
-    attributes_.Expect();
-    PrefetchLines(&counters_.qkey_violation, &completer_);
-    completer_.Expect();
+    PrefetchForRead(&attributes_);
+    PrefetchForRead(&requester_);
     responder_.Expect();
+    if (was_direct_) return;
+    PrefetchLines(&counters_.qkey_violation, &requester_);
+    requester_.ExpectRest();
+    responder_.ExpectRest();
+    completer_.Expect();
   }
-  void ExpectRecord() const override { window_.ExpectRecord(); }
+  void ExpectRecord() const override {
+    if (!was_direct_) window_.ExpectRecord();
+  }
   void OnDoorbell(Instant now) override;
   void OnPdu(Instant now, const Pdu& pdu) override;
   void OnDmaDone(Instant now, const DmaResult& result) override;
@@ -78,18 +83,19 @@ class RcQp final : public QpTransport, public OnHugePages {
 
   // In order of address: what a message touches lies in few lines, which Expect knows.
   QpHost* host_;
+  bool comm_established_ = false;
+  bool was_direct_ = false;  // the last message, of either direction: a WRITE in one step
+  // Tells results of DMA from before a reset from today's.
+  uint8_t epoch_ = 0;
+  bool last_wqe_due_ = false;
   SendWindow window_;
   QpAttributes attributes_;
   QpCounters counters_;
-  // Tells results of DMA from before a reset from today's.
-  uint8_t epoch_ = 0;
-  bool comm_established_ = false;
-  bool last_wqe_due_ = false;
   static constexpr uint32_t kEventsMax = 16;
   GrowingRing<EventType, kEventsMax> events_;
-  Requester requester_;
+  alignas(kCacheLineBytes) Requester requester_;
+  alignas(kCacheLineBytes) Responder responder_;
   Completer completer_;
-  Responder responder_;
 };
 
 }  // namespace verbena::transport::rc

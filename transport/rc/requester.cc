@@ -231,7 +231,7 @@ bool Requester::MayStart(const SendRecord& rec) {
     }
   }
   int32_t in_flight = Psn::Delta(w_->unacked_psn, w_->next_psn).value;
-  uint32_t length = rec.length < config_.max_message_bytes ? rec.length : config_.max_message_bytes;
+  const uint32_t length = std::min(rec.length, config().max_message_bytes);
   return in_flight + PsnsOf(length).value <= kPsnsInFlightMax;
 }
 
@@ -303,14 +303,14 @@ RequesterInput Requester::CheckRecord(SendRecord& rec) const {
   if (!IsSend(rec.opcode) && !IsWrite(rec.opcode) && !rec.HasResponse()) {
     return refuse(WcStatus::kLocQpOpErr, VendorErr::kBadOpcode);
   }
-  if (rec.length > config_.max_message_bytes || (rec.IsAtomic() && rec.length != 8)) {
+  if (rec.length > config().max_message_bytes || (rec.IsAtomic() && rec.length != 8)) {
     return refuse(WcStatus::kLocLenErr, VendorErr::kMessageTooLong);
   }
   if (rec.IsFlush()) {
     if (!flush::IsPlacementType(rec.flush_type()) || rec.flush_level() > flush::kMr) {
       return refuse(WcStatus::kLocQpOpErr, VendorErr::kBadWqe);
     }
-    if (rec.flush_level() == flush::kRange && rec.compare > config_.max_message_bytes) {
+    if (rec.flush_level() == flush::kRange && rec.compare > config().max_message_bytes) {
       return refuse(WcStatus::kLocLenErr, VendorErr::kMessageTooLong);
     }
   }
@@ -381,7 +381,7 @@ void Requester::BuildPdu(SendRecord& rec, Pdu& out) {
   out = Pdu{};
   out.service = Service::kRc;
   out.pkey = attributes_->pkey();
-  out.src_qpn = config_.qpn;
+  out.src_qpn = config().qpn;
   out.dest_qpn = attributes_->remote_qpn();
   out.path = &attributes_->path();
   out.psn = rec.first_psn;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/base/instant.h"
+#include "core/base/prefetch.h"
 #include "core/base/psn.h"
 #include "transport/pdu.h"
 #include "transport/qp_attributes.h"
@@ -30,9 +31,11 @@ struct RequesterInput {
 
 class Requester {
  public:
-  Requester(const QpConfig& config, QpHost* host, QpAttributes* attributes, QpCounters* counters,
-            SendWindow* window)
-      : config_(config), host_(host), attributes_(attributes), counters_(counters), w_(window) {}
+  Requester(QpHost* host, QpAttributes* attributes, QpCounters* counters, SendWindow* window)
+      : host_(host), attributes_(attributes), w_(window), counters_(counters) {}
+
+  // Asks for the lines of what messages touch that do not go in one step.
+  void ExpectRest() const { PrefetchLines(&window_psns_, this + 1); }
 
   // RTR to RTS.
   void Start(Psn sq_psn);
@@ -124,43 +127,46 @@ class Requester {
   void Fail(const RequesterInput& input, const RequesterEventRow& row);
   void ArmAckTimer(Instant now);
 
-  const QpConfig& config_;
+  const QpConfig& config() const { return attributes_->config(); }
+
+  // What a message in one step touches comes first, and is in one cache line (RcQp).
   QpHost* host_;
   QpAttributes* attributes_;
-  QpCounters* counters_;
   SendWindow* w_;
-
+  Instant ack_deadline_ = Instant::Never();
+  Instant rnr_deadline_ = Instant::Never();
   uint32_t mtu_bytes_ = 256;
-  uint32_t mtu_shift_ = 8;
   uint32_t pdu_bytes_max_ = 256;
-  // PSNs outstanding, a READ's expected responses included; 0: the PSN space is the only limit.
-  int32_t window_psns_ = 0;
-  int32_t ack_request_every_psns_ = 64;
-  uint32_t read_request_bytes_max_ = UINT32_MAX;
-  bool is_limited_ = false;  // by a window or by credits
-  // End-to-end credits: messages up to this one find a receive WQE.  Spec: IBTA 9.7.7.2.
-  bool has_credit_limit_ = false;
-  Msn credit_limit_;
-  Msn credit_msn_;  // of the acknowledgement that set it
   Msn next_ssn_;
   uint8_t retry_count_max_ = 0;
   uint8_t rnr_retry_count_max_ = 0;  // kRetryForever: no limit
   uint8_t retries_left_ = 0;
   uint8_t rnr_retries_left_ = 0;
-  Duration ack_timeout_{0};  // 0: none
+  bool is_limited_ = false;  // by a window or by credits
   bool corrupt_queue_ = false;
   // A bind or invalidation was begun and waits for what the old key has let in.
   bool awaits_settled_keys_ = false;
-  uint32_t local_operation_ = 0;  // its index; the cursor may be at something lost before it
   // After a loss: PDUs that each ask for an acknowledgement, and whether the oldest goes out twice.
   uint8_t cautious_pdus_ = 0;
   bool repeat_due_ = false;
   // An implied NAK was acted on and nothing new came since: the responses still under way from
   // before would each imply the same NAK again.
   bool implied_nak_served_ = false;
+
+  // PSNs outstanding, a READ's expected responses included; 0: the PSN space is the only limit.
+  int32_t window_psns_ = 0;
+  int32_t ack_request_every_psns_ = 64;
+  uint32_t read_request_bytes_max_ = UINT32_MAX;
+  // End-to-end credits: messages up to this one find a receive WQE.  Spec: IBTA 9.7.7.2.
+  bool has_credit_limit_ = false;
+  Msn credit_limit_;
+  Msn credit_msn_;           // of the acknowledgement that set it
+  Duration ack_timeout_{0};  // 0: none
+  // Of the bind or invalidation begun; the cursor may be at something lost before it.
+  uint32_t local_operation_ = 0;
+  uint32_t mtu_shift_ = 8;
   uint64_t requests_lost_ = 0;
-  Instant ack_deadline_ = Instant::Never();
-  Instant rnr_deadline_ = Instant::Never();
+  QpCounters* counters_;
 };
 
 }  // namespace verbena::transport::rc

@@ -19,7 +19,7 @@ bool IsRead(const Pdu& pdu) { return pdu.opcode == Opcode::kReadRequest; }
 
 void Responder::Reset() {
   // A private queue is reset with its QP; a shared one lives on and wants its slots back.
-  if (config_.has_srq && !receives_.IsEmpty()) host_->ReleaseRecv(receives_.size());
+  if (config().has_srq && !receives_.IsEmpty()) host_->ReleaseRecv(receives_.size());
   ops_.Clear();
   receives_.Clear();
   completions_.Clear();
@@ -157,7 +157,7 @@ ResponderFault Responder::CheckResource(const Pdu& pdu, const OpcodeInfo& info) 
                : ResponderFault::kNone;
   }
   if (!info.is_send && !info.has_imm) return ResponderFault::kNone;
-  if (!info.is_send && config_.writes_take_no_receive) {
+  if (!info.is_send && config().writes_take_no_receive) {
     return host_->HasRoomToTell() ? ResponderFault::kNone : ResponderFault::kNoReceiveWqe;
   }
   ResponderFault fault = ResponderFault::kNone;
@@ -209,8 +209,8 @@ ResponderFault Responder::ResolveReceive(uint64_t bytes) {
 ResponderFault Responder::CheckLength(const Pdu& pdu, const OpcodeInfo& info) const {
   const uint32_t bytes = pdu.payload.length;
   if (IsRead(pdu)) {
-    return pdu.dma_length <= config_.max_message_bytes ? ResponderFault::kNone
-                                                       : ResponderFault::kBadLength;
+    return pdu.dma_length <= config().max_message_bytes ? ResponderFault::kNone
+                                                        : ResponderFault::kBadLength;
   }
   if (info.is_atomic) {
     return pdu.remote_addr % kAtomicBytes == 0 ? ResponderFault::kNone
@@ -224,17 +224,17 @@ ResponderFault Responder::CheckLength(const Pdu& pdu, const OpcodeInfo& info) co
   if (bytes == 0 && !(info.is_first && info.is_last)) return ResponderFault::kBadLength;
 
   const uint64_t so_far = uint64_t{message_.received_bytes} + bytes;
-  if (so_far > config_.max_message_bytes) return ResponderFault::kBadLength;
+  if (so_far > config().max_message_bytes) return ResponderFault::kBadLength;
   if (info.is_write) {
     uint64_t total = info.is_first ? pdu.dma_length : message_.total_bytes;
-    if (total > config_.max_message_bytes) return ResponderFault::kBadLength;
+    if (total > config().max_message_bytes) return ResponderFault::kBadLength;
     bool fits = info.is_last ? so_far == total : so_far < total;
     return fits ? ResponderFault::kNone : ResponderFault::kBadLength;
   }
   uint64_t room = message_.room_bytes;
   if (info.is_first) room = ReceiveRoomBytes();
-  return so_far <= room || config_.truncates ? ResponderFault::kNone
-                                             : ResponderFault::kReceiveTooShort;
+  return so_far <= room || config().truncates ? ResponderFault::kNone
+                                              : ResponderFault::kReceiveTooShort;
 }
 
 ResponderFault Responder::CheckRkey(const Pdu& pdu, const OpcodeInfo& info) {
@@ -315,7 +315,7 @@ void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op)
   op.is_send = info.is_send;
   uint32_t placed = bytes;
   uint64_t room = message_.room_bytes;
-  if (info.is_send && config_.truncates) {
+  if (info.is_send && config().truncates) {
     if (info.is_first) room = ReceiveRoomBytes();
     const uint64_t left = room - std::min<uint64_t>(room, message_.received_bytes);
     placed = static_cast<uint32_t>(std::min<uint64_t>(bytes, left));
@@ -335,7 +335,7 @@ void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op)
   if (info.is_last) {
     op.ends_message = true;
     op.bytes = so_far;
-    op.takes_receive = info.is_send || (info.has_imm && !config_.writes_take_no_receive);
+    op.takes_receive = info.is_send || (info.has_imm && !config().writes_take_no_receive);
     op.tells_write = info.has_imm && !op.takes_receive;
     op.wc_opcode = info.is_send ? WcOpcode::kRecv : WcOpcode::kRecvRdmaWithImm;
     // A GRH is always there on RoCE, and rxe says so on connected services too.
@@ -345,7 +345,7 @@ void Responder::ExecutePlacement(const Pdu& pdu, const OpcodeInfo& info, Op& op)
     op.invalidates = info.has_ieth;
     if (op.invalidates) ++invalidations_waiting_;
     if (info.is_write) op.written_memory = so_far != 0 ? remote_segment_.memory : 0;
-    if (info.is_send && config_.truncates && so_far > room) op.vendor_err = VendorErr::kTruncated;
+    if (info.is_send && config().truncates && so_far > room) op.vendor_err = VendorErr::kTruncated;
     // Whatever the work request of a plain SEND held there, no packet would bring it.
     op.imm_or_rkey = info.has_imm || info.has_ieth ? pdu.imm_or_rkey : 0;
     op.solicited = pdu.solicited;

@@ -29,11 +29,12 @@ struct ResponderFailure {
 
 class Responder {
  public:
-  Responder(const QpConfig& config, QpHost* host, QpAttributes* attributes, QpCounters* counters)
-      : config_(config), host_(host), attributes_(attributes), counters_(counters) {}
+  Responder(QpHost* host, QpAttributes* attributes, QpCounters* counters)
+      : host_(host), attributes_(attributes), counters_(counters) {}
 
-  // Asks for the lines of what most messages touch.
-  void Expect() const { PrefetchLines(this, &failure_); }
+  // Asks for the lines of what a message in one step touches; of what the others do besides.
+  void Expect() const { PrefetchLines(this, &message_); }
+  void ExpectRest() const { PrefetchLines(&message_, &failure_); }
   void Reset();
   void Start(Psn rq_psn);  // INIT to RTR
   void OnModify();         // settings may have changed
@@ -224,7 +225,9 @@ class Responder {
            op.kind == OpKind::kFlush;
   }
 
-  const QpConfig& config_;
+  const QpConfig& config() const { return attributes_->config(); }
+
+  // What a message in one step touches comes first, and is in two cache lines (RcQp).
   QpHost* host_;
   QpAttributes* attributes_;
   QpCounters* counters_;
@@ -248,13 +251,14 @@ class Responder {
   bool check_took_receive_ = false;  // of the request being checked
   static constexpr uint32_t kOpsMax = 64;
   GrowingRing<Op, kOpsMax> ops_;
-  uint32_t dma_outstanding_ = 0;    // results still to come
+  GrowingRing<ReceiveCompletion, 2 * kOpsMax> completions_;
+  uint32_t dma_outstanding_ = 0;  // results still to come
+  MessageState message_;
+
   uint32_t results_to_ignore_ = 0;  // the next so many are of requests taken back or abandoned
   uint32_t receives_used_ = 0;
   // Receive WQEs fetched and not completed, oldest first; ops_ use the first receives_used_.
   GrowingRing<RecvWork, 2 * kOpsMax> receives_;
-  GrowingRing<ReceiveCompletion, 2 * kOpsMax> completions_;
-  MessageState message_;
 
   // From here on: what messages of one PDU and without a fault do not touch.
   ResponderFailure failure_;

@@ -20,7 +20,7 @@ ResponderFault Responder::CheckFlush(const Pdu& pdu) const {
 
 ResponderFault Responder::CheckFlushLength(const Pdu& pdu) const {
   const bool is_range = pdu.flush_level == flush::kRange;
-  const bool is_too_long = is_range && pdu.dma_length > config_.max_message_bytes;
+  const bool is_too_long = is_range && pdu.dma_length > config().max_message_bytes;
   return pdu.payload.length != 0 || is_too_long ? ResponderFault::kBadLength
                                                 : ResponderFault::kNone;
 }

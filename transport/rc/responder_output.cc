@@ -115,7 +115,7 @@ void Responder::BuildHeader(Opcode opcode, Psn psn, Pdu& out) const {
   out.service = Service::kRc;
   out.opcode = opcode;
   out.pkey = attributes_->pkey();
-  out.src_qpn = config_.qpn;
+  out.src_qpn = config().qpn;
   out.dest_qpn = attributes_->remote_qpn();
   out.path = &attributes_->path();
   out.psn = psn;
@@ -259,7 +259,7 @@ bool Responder::FlushOne(Completion& out) {
   ReturnReceives(0);
   if (receives_.IsEmpty()) {
     // A shared queue's WQEs belong to its other QPs too.  Spec: IBTA 10.2.9.
-    if (config_.has_srq) return false;
+    if (config().has_srq) return false;
     if (host_->FetchRecv(receives_.PushBack()) != FetchResult::kOk) {
       receives_.PopBack();
       return false;
@@ -281,7 +281,7 @@ void Responder::Fill(const ReceiveCompletion& in, Completion& out) const {
   cqe.wr_id = in.wr_id;
   cqe.byte_len = in.bytes;
   cqe.imm_or_rkey = in.imm_or_rkey;
-  cqe.qpn = config_.qpn.value;
+  cqe.qpn = config().qpn.value;
   cqe.src_qpn = attributes_->remote_qpn().value;
   cqe.vendor_err = static_cast<uint32_t>(in.vendor_err);
   cqe.wc_flags = in.wc_flags;

@@ -101,18 +101,18 @@ class SendWindow {
  public:
   static constexpr uint32_t kRecords = 128;
 
-  uint32_t head = 0;                   // oldest not polled as a completion
-  uint32_t retired = 0;                // oldest that is not done
-  uint32_t acked = 0;                  // oldest not wholly acknowledged
-  uint32_t cursor = 0;                 // next to send
-  uint32_t tail = 0;                   // next to fetch
-  Psn next_psn;                        // of the next WQE to start
-  Psn unacked_psn;                     // oldest outstanding
-  Psn sent_psn;                        // one past the newest ever sent
+  uint32_t head = 0;     // oldest not polled as a completion
+  uint32_t retired = 0;  // oldest that is not done
+  uint32_t acked = 0;    // oldest not wholly acknowledged
+  uint32_t cursor = 0;   // next to send
+  uint32_t tail = 0;     // next to fetch
+  Psn next_psn;          // of the next WQE to start
+  Psn unacked_psn;       // oldest outstanding
+  Psn sent_psn;          // one past the newest ever sent
+  bool sq_may_hold_more = false;
+  bool may_send = false;               // PollRequest might produce something
   uint32_t rd_atomic_outstanding = 0;  // WQEs
   uint32_t split_reads = 0;            // of them, READs that take several requests
-  bool sq_may_hold_more = false;
-  bool may_send = false;  // PollRequest might produce something
 
   const SendRecord& At(uint32_t index) const { return (*ChunkOf(index))[index % kChunkRecords]; }
   SendRecord& At(uint32_t index) { return (*ChunkOf(index))[index % kChunkRecords]; }
