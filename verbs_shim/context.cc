@@ -144,6 +144,7 @@ VERBENA_EXPORT int ibv_close_device(ibv_context* base) {
   context->table.Destroy();
   pthread_mutex_destroy(&context->table_mutex);
   pthread_mutex_destroy(&base->mutex);
+  PostOrder::Free(context->post_order);
   delete context;
   return 0;
 }

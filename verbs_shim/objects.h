@@ -24,6 +24,7 @@
 #include "core/shm/layout.h"
 #include "verbs_shim/abi.h"
 #include "verbs_shim/object_table.h"
+#include "verbs_shim/post_order.h"
 
 namespace verbena::verbs {
 
@@ -56,6 +57,8 @@ struct Context {
   ObjectTable table;
   SpinLock qps_lock;  // guards the list below
   Qp* qps;            // every QP: who must be flushed when the daemon is gone
+  uint32_t qp_count;
+  std::atomic<PostOrder*> post_order;  // from the kManyQps-th QP on; else nullptr
   std::atomic<bool> fatal_reported;
   EventStream async_events;
 };

@@ -166,7 +166,11 @@ int PostSend(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   qp->context->session->PrepareDoorbell(qp->sq.doorbell);
   return PostList(
       qp->context, &qp->sq, wr, bad_wr,
-      [qp](const ibv_send_wr& one) { return PostOneSend(qp, one); }, [] { return true; });
+      [qp](const ibv_send_wr& one) { return PostOneSend(qp, one); },
+      [qp] {
+        NotePost(qp);
+        return true;
+      });
 }
 
 // Errors: EINVAL: the QP is in RESET or has an SRQ, or too many SGEs; ENOMEM; EIO.

@@ -18,6 +18,14 @@ inline bool ReadyToSend(const Qp& qp) {
   return state != IBV_QPS_RESET && state != IBV_QPS_INIT && state != IBV_QPS_RTR;
 }
 
+// Something was published of its send queue. Under its lock.
+inline void NotePost(Qp* qp) {
+  PostOrder* order = qp->context->post_order.load(std::memory_order_acquire);
+  if (order == nullptr) return;
+  const PostLines next = {&qp->context, qp->sq.ring.head(), qp->sq.ring.NextEntry()};
+  order->OnPost(qp->ex.ex.qp_base.handle, next).Expect();
+}
+
 // Spec: IBTA table 80 (operations per transport service).
 inline bool OpcodeAllowed(ibv_qp_type type, uint32_t opcode) {
   constexpr uint32_t kUd = 1u << IBV_WR_SEND | 1u << IBV_WR_SEND_WITH_IMM;

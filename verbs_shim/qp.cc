@@ -144,15 +144,24 @@ void InitBase(Qp* qp, const ibv_qp_init_attr_ex& attr) {
 }
 
 void Link(Qp* qp) {
-  SpinGuard guard(qp->context->qps_lock);
-  qp->next = qp->context->qps;
-  if (qp->next != nullptr) qp->next->previous = qp;
-  qp->context->qps = qp;
+  Context* const context = qp->context;
+  PostOrder* order = nullptr;
+  {
+    SpinGuard guard(context->qps_lock);
+    qp->next = context->qps;
+    if (qp->next != nullptr) qp->next->previous = qp;
+    context->qps = qp;
+    if (++context->qp_count < PostOrder::kManyQps || context->post_order != nullptr) return;
+  }
+  // Without memory for it posts are what they are with few QPs.
+  PostOrder* const made = PostOrder::Make();
+  if (!context->post_order.compare_exchange_strong(order, made)) PostOrder::Free(made);
 }
 void Unlink(Qp* qp) {
   SpinGuard guard(qp->context->qps_lock);
   if (qp->next != nullptr) qp->next->previous = qp->previous;
   (qp->previous != nullptr ? qp->previous->next : qp->context->qps) = qp->next;
+  --qp->context->qp_count;
 }
 
 void ToShm(const ibv_qp_attr& in, uint32_t mask, shm::QpAttr* out) {

@@ -189,6 +189,7 @@ int WrComplete(ibv_qp_ex* base) {
     return error;
   }
   qp->sq.ring.Publish();
+  NotePost(qp);
   qp->wr = nullptr;
   qp->sq.lock.Unlock();
   qp->context->session->RingDoorbell(qp->sq.doorbell);
