@@ -19,8 +19,9 @@ class EmptyPolls {
 
   // A thread that polls gives its CPU away this often even if nobody seems to want it.
   static constexpr uint32_t kPollsPerYieldMax = 256;
-  // How many empty polls until the next yield, after one that took so long.
-  static uint32_t PollsPerYield(uint32_t so_far, int64_t took_ns);
+  // How many empty polls until the next yield, after one that took so long, on a machine where a
+  // system call takes `call_ns`.
+  static uint32_t PollsPerYield(uint32_t so_far, int64_t took_ns, int64_t call_ns);
 
  private:
   void Yield();
