@@ -15,8 +15,8 @@ namespace {
 constexpr uint32_t kPollsPerClockRead = 64;
 constexpr int64_t kLivenessPeriodNs = 50'000'000;
 // A yield takes 0.1 to 0.4 µs if nobody else is there, and a switch to somebody and back again
-// 0.8 µs and more; milliseconds, if that one does not give the CPU back. Each of both switches takes
-// a system call. In some virtual machines that is 1 µs, and it is 1.2 and 3.5 µs there.
+// 0.8 µs and more; milliseconds, if that one does not give the CPU back. Each of both switches is a
+// system call. In some virtual machines that takes 1 µs, and it is 1.2 and 3.5 µs there.
 constexpr int64_t kSomebodyRanNs = 700;
 constexpr int64_t kSomebodyStayedNs = 200'000;
 
