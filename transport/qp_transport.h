@@ -151,7 +151,8 @@ class QpTransport {
   // --- hints ------------------------------------------------------------------------------------
   // A doorbell, or a message of a peer in this device, comes soon: asks for the cache lines of the
   // QP's own that it takes, and then, once these are there, for those of the next WQE's record.
-  virtual void Expect() const {}
+  // Returns whether the next message most likely goes in one step, which takes fewer.
+  virtual bool Expect() const { return false; }
   // Of those of what a doorbell touches, which are the first ones. (Not virtual: that would wait
   // for one of them.)
   void ExpectDoorbell() const {

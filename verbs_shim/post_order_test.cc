@@ -75,7 +75,7 @@ TEST_F(PostOrderTest, ThreadsHaveTheirOwn) {
   EXPECT_EQ(PostTo({3, 1, 2}), (std::vector<int>{2, 3, 1})) << "as before the other's";
 }
 
-// A context is closed, and another has its memory: what a thread recalls of the first is nothing.
+// What a thread recalls of another context says nothing.
 TEST_F(PostOrderTest, AnotherOrderBeginsAnew) {
   PostTo({1, 2, 3, 1, 2, 3});
   std::unique_ptr<PostOrder, Deleter> first = std::move(order_);

@@ -35,7 +35,7 @@ int64_t CallNs() {
   least_ns = INT64_MAX;
   for (int i = 0; i < kCalls; ++i) {
     const int64_t begin_ns = NowNs(CLOCK_MONOTONIC);
-    getppid();
+    getpid();  // which the library calls anyway, where calls are filtered
     least_ns = std::min(least_ns, NowNs(CLOCK_MONOTONIC) - begin_ns);
   }
   known_ns.store(least_ns, std::memory_order_relaxed);

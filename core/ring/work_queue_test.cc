@@ -217,7 +217,6 @@ TEST(WorkQueue, UnpublishedEntriesAreUnseen) {
   EXPECT_EQ(queue.consumer.Waiting(), 1u);
 }
 
-// Resizing keeps what waits, in order, whichever size it becomes and wherever the indices stand.
 TEST(WorkQueue, AGlanceTakesNothing) {
   for (uint32_t start : kStarts) {
     Queue queue(4, 4, start);
@@ -251,6 +250,7 @@ TEST(WorkQueue, AGlanceStaysInTheQueue) {
   }
 }
 
+// Resizing keeps what waits, in order, whichever size it becomes and wherever the indices stand.
 TEST(WorkQueue, MoveKeepsWhatWaits) {
   for (uint32_t start : kStarts) {
     for (uint32_t from : {1u, 2u, 4u, 8u}) {

@@ -47,6 +47,9 @@ struct DeviceLimits {
       0x4000'0000;  // 1 GiB, as hardware; programs use more than rxe's 8 MiB
   uint32_t comp_vectors = 2;
   uint64_t max_dm_bytes = 1u << 20;  // whole pages
+  // From so many QPs of a client on, the lines of the next ones are asked for ahead: those of fewer
+  // stay in cache by themselves.
+  uint32_t many_qps = 128;
 };
 
 struct NicConfig {

@@ -53,14 +53,18 @@ bool DeviceQp::MoveDirect(const DirectMove& move, transport::QpHost& other) {
   return device->MoveNow(payload, destination, destinations);
 }
 
-// A guess: the WQE is fetched and checked in its turn. Asking for a line changes nothing.
+// A guess: the WQE is fetched and checked in its turn. But asking for a line takes it from others,
+// which nobody may do who may not write there.
 void DeviceQp::ExpectMove(const DeviceQp& peer) const {
   shm::SendWqe wqe;
   if (!send_ring.Glance(&wqe, offsetof(shm::SendWqe, inline_bytes))) return;
   if (wqe.opcode != static_cast<uint8_t>(shm::WrOpcode::kRdmaWrite)) return;
-  const Mr* mr = peer.FindRegion(RKey(wqe.rkey));
-  if (mr == nullptr || !mr->Contains(wqe.remote_addr, 1)) return;
-  device->ExpectMove(mr->memory, mr->ToProcess(wqe.remote_addr));
+  DmaSegment first;
+  if (peer.CheckRemote(RKey(wqe.rkey), wqe.remote_addr, 1, access::kRemoteWrite, &first) ==
+          VendorErr::kNone &&
+      !IsByWindow(first)) {
+    device->ExpectMove(first.memory, first.addr);
+  }
 }
 
 uint32_t DeviceCore::SendDirect(DeviceQp& qp, uint32_t max_steps) {

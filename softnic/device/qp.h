@@ -117,8 +117,9 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   // Events of one QP not yet given to the client; more are dropped, as nobody reads them.
   static constexpr uint32_t kMaxUndeliveredEvents = 8;
 
-  // Asks for the lines of what a message touches.
+  // Asks for the lines of what a message in one step touches; of what others do besides.
   void Expect() const { PrefetchLines(this, &wire.bytes); }
+  void ExpectRest() const { PrefetchLines(&recv_cq, &wire_epoch); }
   // For the line that its next message writes to first, if that is a WRITE. The client has it most
   // likely; a store would wait until it comes, and all stores after it.
   void ExpectMove(const DeviceQp& peer) const;

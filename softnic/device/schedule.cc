@@ -17,8 +17,6 @@ namespace {
 constexpr uint32_t kPdusPerSessionTurn = 32;
 constexpr uint32_t kPdusPerQpTurn = 8;
 constexpr uint32_t kOutputsPerDrain = 256;
-// The QPs of a client with fewer stay in cache by themselves.
-constexpr uint32_t kManyQps = 128;
 // How many QPs ahead their lines are asked for, in steps.
 constexpr uint32_t kFar = 8, kMiddle = 5, kNear = 2;
 constexpr Duration kHeldUpMax = Milliseconds(10'000);
@@ -57,7 +55,7 @@ void DeviceCore::ExpectDoorbell(SessionId id, uint32_t doorbell) const {
 uint32_t DeviceCore::OnDoorbells(Instant now, SessionId id, const uint32_t* doorbells,
                                  uint32_t count) {
   const Session* session = FindSession(id);
-  const bool looks_ahead = session != nullptr && session->qps.size() >= kManyQps;
+  const bool looks_ahead = session != nullptr && session->qps.size() >= config_.limits.many_qps;
   std::array<DeviceQp*, kFar> qps = {};
   uint32_t far = 0, near = 0, fruitless = 0;
   for (uint32_t i = 0; i < count; ++i) {
@@ -78,7 +76,7 @@ uint32_t DeviceCore::OnDoorbells(Instant now, SessionId id, const uint32_t* door
 class DeviceCore::Lookahead {
  public:
   Lookahead(const DeviceCore* core, const Session& session) : core_(core) {
-    if (session.qps.size() < kManyQps) return;
+    if (session.qps.size() < core->config_.limits.many_qps) return;
     session.ready.ForFirst(kPdusPerSessionTurn, [this](DeviceQp& qp) { qps_[count_++] = &qp; });
     for (uint32_t i = 0; i < kFar; ++i) Look(i);
   }
@@ -92,7 +90,7 @@ class DeviceCore::Lookahead {
     if (place < count_) qps_[place]->Expect();
     if (const uint32_t index = place - (kFar - kMiddle); index < count_) {
       DeviceQp& qp = *qps_[index];
-      qp.transport->Expect();
+      if (!qp.transport->Expect()) qp.ExpectRest();
       qp.send_ring.PrefetchNext();
       const DeviceQp* peer = core_->FindQp(qp.peer);
       if (peer != nullptr && peer != &qp) peer->Expect();
@@ -102,7 +100,7 @@ class DeviceCore::Lookahead {
       qp.transport->ExpectRecord();
       const DeviceQp* peer = core_->FindQp(qp.peer);
       if (peer == nullptr) return;
-      if (peer != &qp) peer->transport->Expect();
+      if (peer != &qp && !peer->transport->Expect()) peer->ExpectRest();
       qp.ExpectMove(*peer);
     }
   }

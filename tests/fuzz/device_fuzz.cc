@@ -35,6 +35,7 @@ constexpr uint32_t kFirstSlot = 1'000'000;  // beyond those of TestClient's own 
 softnic::DeviceLimits SmallLimits() {
   softnic::DeviceLimits limits;
   limits.max_qp = 24;
+  limits.many_qps = 1;
   limits.max_qp_wr = 32;
   limits.max_sge = limits.max_sge_rd = 8;
   limits.max_inline_bytes = 128;

@@ -25,16 +25,17 @@ class RcQp final : public QpTransport, public OnHugePages {
   RcQp(const RcQp&) = delete;
   RcQp& operator=(const RcQp&) = delete;
 
-  void Expect() const override {
+  bool Expect() const override {
     PrefetchForRead(this);
     PrefetchForRead(&attributes_);
     PrefetchForRead(&requester_);
     responder_.Expect();
-    if (was_direct_) return;
+    if (was_direct_) return true;
     PrefetchLines(&counters_.qkey_violation, &requester_);
     requester_.ExpectRest();
     responder_.ExpectRest();
     completer_.Expect();
+    return false;
   }
   void ExpectRecord() const override {
     if (!was_direct_) window_.ExpectRecord();
