@@ -39,7 +39,12 @@ class PostOrder {
   static constexpr uint32_t kManyQps = 128;
 
   // 384 KB, of which most kernels give what is used. nullptr: there is no memory.
-  static PostOrder* Make() { return static_cast<PostOrder*>(calloc(1, sizeof(PostOrder))); }
+  static PostOrder* Make() {
+    static std::atomic<uint64_t> last{0};
+    auto* order = static_cast<PostOrder*>(calloc(1, sizeof(PostOrder)));
+    if (order != nullptr) order->number_ = last.fetch_add(1, std::memory_order_relaxed) + 1;
+    return order;
+  }
   static void Free(PostOrder* order) { free(order); }
 
   // The calling thread has posted to the QP `number`, whose next post will touch `lines`. Returns
@@ -49,9 +54,9 @@ class PostOrder {
     // library that was loaded later.
     thread_local Recent recent __attribute__((tls_model("initial-exec")));
     const uint32_t place = number % kPlaces;
-    if (recent.order != this) recent = {this, place, place};
+    if (recent.order != number_) recent = {number_, place, place};
     after_next_[recent.before].Store(lines);
-    recent = {this, recent.last, place};
+    recent = {number_, recent.last, place};
     return after_next_[place].Load();
   }
 
@@ -61,7 +66,7 @@ class PostOrder {
 
   // Where a thread posted last, and before that.
   struct Recent {
-    const PostOrder* order = nullptr;
+    uint64_t order = 0;
     uint32_t before = 0, last = 0;
   };
   // Without an initialiser: it is there when its memory is.
@@ -89,6 +94,8 @@ class PostOrder {
   };
 
   std::array<Place, kPlaces> after_next_;
+  // Never given twice, as an address may be.
+  uint64_t number_;
 };
 
 }  // namespace verbena::verbs

@@ -1,4 +1,5 @@
 #include "core/client/waiting.h"
+#include "core/base/monotonic_clock.h"
 
 #include <linux/futex.h>
 #include <poll.h>
@@ -14,9 +15,7 @@ namespace verbena::client {
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex is a plain word");
 
 int64_t MonotonicMs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
+  return ReadMonotonicClock().ns / 1'000'000;
 }
 
 void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, int milliseconds,

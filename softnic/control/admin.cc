@@ -15,6 +15,7 @@
 #include <iterator>
 #include <utility>
 
+#include "core/base/monotonic_clock.h"
 #include "softnic/control/cm_front.h"
 #include "softnic/control/networks.h"
 
@@ -398,7 +399,7 @@ void AdminConnection::Faults(const std::string& action, const std::string& text)
   };
   AskLeader<Result>(
       [taps, replaces, rules = std::move(rules)] {
-        if (replaces) taps->SetFaults(Shard::ReadClock(), rules);
+        if (replaces) taps->SetFaults(ReadMonotonicClock(), rules);
         return Result{taps->FaultReport(), taps->UnfiredRules()};
       },
       [](Result result) {
@@ -424,7 +425,7 @@ void AdminConnection::Record(RecordingKind kind, const std::string& action, cons
   AskLeader<RecordingStatus>(
       [taps, kind, action, fd, limit_bytes] {
         if (action == "start") {
-          taps->StartRecording(kind, Shard::ReadClock(), fd->Release(), limit_bytes);
+          taps->StartRecording(kind, ReadMonotonicClock(), fd->Release(), limit_bytes);
         }
         return action == "stop" ? taps->StopRecording(kind) : taps->StatusOf(kind);
       },
@@ -446,7 +447,7 @@ void AdminConnection::Event(const std::string& event, EventTarget target) {
   AskLeader<Result>(
       [device = server_->device(), event, target = std::move(target)] {
         Result result;
-        result.told = device->InjectEvent(Shard::ReadClock(), event, target, &result.error);
+        result.told = device->InjectEvent(ReadMonotonicClock(), event, target, &result.error);
         return result;
       },
       [](Result result) {

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/monotonic_clock.h"
 #include "softnic/control/client_session.h"
 #include "softnic/control/program_name.h"
 #include "softnic/control/server.h"
@@ -33,7 +34,7 @@ constexpr std::chrono::seconds kEndPatience(3);
 uint64_t RandomNumber() {
   uint64_t number = 0;
   if (getrandom(&number, sizeof(number), 0) != sizeof(number)) {
-    number = static_cast<uint64_t>(Shard::ReadClock().ns);
+    number = static_cast<uint64_t>(ReadMonotonicClock().ns);
   }
   return number;
 }
@@ -182,7 +183,7 @@ void CmFront::Open() {
   });
   server_->device()->SetLaneEndHandler([this](LaneId lane) {
     asio::post(server_->io(), [this, lane] {
-      service_.OnLaneEnded(Shard::ReadClock(), lane);
+      service_.OnLaneEnded(ReadMonotonicClock(), lane);
       Drain();
     });
   });
@@ -220,7 +221,7 @@ void CmFront::Accept(UniqueFd socket, const shm::Hello& hello) {
 
 void CmFront::Forget(uint32_t session) {
   if (connections_.erase(session) == 0) return;
-  service_.CloseSession(Shard::ReadClock(), session);
+  service_.CloseSession(ReadMonotonicClock(), session);
   look_ups_.Withdraw(session);
   Drain();
   server_->DropHold();
@@ -228,7 +229,7 @@ void CmFront::Forget(uint32_t session) {
 
 void CmFront::Request(uint32_t session, const shm::CmRequest& request, shm::CmReply* reply) {
   if (NeedsAddresses(request)) LookAtAddresses();
-  service_.OnRequest(Shard::ReadClock(), session, request, reply);
+  service_.OnRequest(ReadMonotonicClock(), session, request, reply);
   LookUp(reply);
   const bool is_gone =
       request.op == static_cast<uint32_t>(shm::CmOp::kDestroyId) && reply->error == 0;
@@ -253,7 +254,7 @@ void CmFront::End(std::function<void()> done) {
     auto connection = connections_.begin()->second;
     connection->End("the daemon ends");
   }
-  service_.PrepareEnd(Shard::ReadClock());
+  service_.PrepareEnd(ReadMonotonicClock());
   end_timer_.expires_after(kEndPatience);
   end_timer_.async_wait([this](error_code error) {
     if (!error) CompleteEnd();
@@ -310,7 +311,7 @@ void CmFront::OrderLanes() {
         for (const CmService::LaneOrder& order : orders) {
           const auto tell = [this](auto what) {
             asio::post(server_->io(), [this, what] {
-              what(service_, Shard::ReadClock());
+              what(service_, ReadMonotonicClock());
               Drain();
             });
           };
@@ -358,7 +359,7 @@ void CmFront::TakeMads() {
     std::lock_guard lock(mutex_);
     mads.swap(received_);
   }
-  const Instant now = Shard::ReadClock();
+  const Instant now = ReadMonotonicClock();
   for (const ReceivedMad& mad : mads) {
     service_.OnMad(now, mad.nic, mad.local, mad.remote, mad.bytes.data(), mad.bytes.size());
   }
@@ -375,7 +376,7 @@ void CmFront::ArmTimer() {
   timer_.async_wait([this](error_code error) {
     if (error) return;
     timer_due_ = Instant::Never();
-    service_.OnTimeout(Shard::ReadClock());
+    service_.OnTimeout(ReadMonotonicClock());
     Drain();
   });
 }
@@ -410,7 +411,7 @@ void CmFront::TellNics() {
     }
     nics.push_back(std::move(nic));
   }
-  service_.SetNics(Shard::ReadClock(), std::move(nics));
+  service_.SetNics(ReadMonotonicClock(), std::move(nics));
   Drain();
 }
 

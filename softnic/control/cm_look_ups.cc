@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/base/monotonic_clock.h"
 #include "softnic/control/unique_fd.h"
 #include "softnic/control/watch.h"
 #include "softnic/engine/shard.h"
@@ -41,7 +42,7 @@ int CmLookUps::Start(const CmService::LookUp& what) {
   }
   transport::Solicit(what.local, what.remote, what.scope_id);
   const auto timeout = Milliseconds(std::min(what.timeout_ms, kTimeoutMaxMs));
-  pending_.push_back({what, hop, Shard::ReadClock() + timeout});
+  pending_.push_back({what, hop, ReadMonotonicClock() + timeout});
   ArmTimer();
   return 0;
 }
@@ -86,7 +87,7 @@ void CmLookUps::AwaitNeighbours() {
 }
 
 void CmLookUps::Look() {
-  const Instant now = Shard::ReadClock();
+  const Instant now = ReadMonotonicClock();
   std::vector<std::pair<CmService::LookUp, int>> ended;
   std::erase_if(pending_, [&](const Pending& pending) {
     const bool is_known = transport::IsKnown(pending.hop);
@@ -103,7 +104,7 @@ void CmLookUps::ArmTimer() {
     timer_.cancel();
     return;
   }
-  Instant next = Shard::ReadClock() + kSolicitInterval;
+  Instant next = ReadMonotonicClock() + kSolicitInterval;
   for (const Pending& pending : pending_) next = std::min(next, pending.due);
   timer_.expires_at(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(next.ns)));
   timer_.async_wait([this](error_code error) {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/monotonic_clock.h"
 #include "softnic/control/port_holder.h"
 #include "softnic/control/server.h"
 
@@ -202,14 +203,14 @@ std::string Networks::Attach(Device* device, Shard* shard) {
     targets.push_back({network->nic, network->name, network->port.get()});
   }
   taps_ = std::make_unique<NetworkTaps>(device, std::move(targets), options_.seed);
-  if (!options_.faults.rules.empty()) taps_->SetFaults(Shard::ReadClock(), options_.faults);
+  if (!options_.faults.rules.empty()) taps_->SetFaults(ReadMonotonicClock(), options_.faults);
   for (const auto& [kind, path] : {std::pair(RecordingKind::kCapture, options_.capture_path),
                                    std::pair(RecordingKind::kTrace, options_.trace_path)}) {
     if (path.empty()) continue;
     UniqueFd fd;
     std::string error = OpenRecordingFile(path, &fd);
     if (!error.empty()) return error;
-    taps_->StartRecording(kind, Shard::ReadClock(), fd.Release(), /*limit_bytes=*/0);
+    taps_->StartRecording(kind, ReadMonotonicClock(), fd.Release(), /*limit_bytes=*/0);
   }
   for (const auto& network : networks_) {
     if (!shard->AddNetwork(network->port.get())) {

@@ -4,7 +4,6 @@
 #include <malloc.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <boost/asio/post.hpp>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/monotonic_clock.h"
 #include "softnic/control/admin.h"
 #include "softnic/control/attached_client.h"
 #include "softnic/control/cm_front.h"
@@ -36,12 +36,6 @@ constexpr auto kIdleRecheck = std::chrono::milliseconds(100);
 // For peers to hear of the end, even if the shard never comes to it.
 constexpr auto kEndPatience = std::chrono::seconds(4);
 constexpr int kAcceptsPerTurn = 64;
-
-int64_t MonotonicNs() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * 1'000'000'000ll + t.tv_nsec;
-}
 
 }  // namespace
 
@@ -135,7 +129,7 @@ ControlServer::ControlServer(ControlConfig config, Device* device, ProcessDma* d
       cm_(std::make_unique<CmFront>(this)),
       accept_pause_(io_),
       idle_timer_(io_),
-      started_ns_(MonotonicNs()) {}
+      started_(ReadMonotonicClock()) {}
 
 ControlServer::~ControlServer() {
   pending_.clear();
@@ -143,7 +137,7 @@ ControlServer::~ControlServer() {
 }
 
 double ControlServer::uptime_s() const {
-  return static_cast<double>(MonotonicNs() - started_ns_) / 1e9;
+  return static_cast<double>((ReadMonotonicClock() - started_).ns) / 1e9;
 }
 
 std::string ControlServer::Open() {

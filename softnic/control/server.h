@@ -146,7 +146,7 @@ class ControlServer {
   uint32_t requests_ = 0;
   uint64_t refused_ = 0;
   bool is_stopping_ = false;
-  int64_t started_ns_ = 0;
+  const Instant started_;
 };
 
 }  // namespace verbena::softnic

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "core/base/monotonic_clock.h"
 #include "softnic/control/networks.h"
 #include "softnic/control/server.h"
 #include "softnic/daemon/options.h"
@@ -81,7 +82,7 @@ void IgnoreSignals() {
 int Serve(const DaemonOptions& options) {
   DeviceConfig config;
   config.limits = options.limits;
-  config.completion_clock = Shard::ReadClock;
+  config.completion_clock = verbena::ReadMonotonicClock;
   Networks networks(options.network);
   if (networks.IsUsed()) {
     std::string error = networks.Open(options.nics, options.control.name_prefix,

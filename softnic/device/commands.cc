@@ -74,7 +74,7 @@ const DeviceCore::CommandRow& DeviceCore::RowOf(CommandOp op) {
 
 void DeviceCore::OnCommand(Instant now, SessionId id, uint32_t slot, uint32_t submitted,
                            const shm::CommandRequest& request) {
-  now_ = now;
+  AdvanceTo(now);
   Session* session = FindSession(id);
   if (session == nullptr || session->is_closing) return;
   ++commands_;
@@ -137,7 +137,7 @@ uint64_t DeviceCore::BeginFence(SessionId owner, FenceRecord record) {
 }
 
 void DeviceCore::OnDmaFence(Instant now, uint64_t cookie) {
-  now_ = now;
+  AdvanceTo(now);
   auto it = fences_.find(cookie);
   if (it == fences_.end()) return;
   FenceRecord record = std::move(it->second);

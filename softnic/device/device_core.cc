@@ -78,7 +78,7 @@ SessionId DeviceCore::OpenSession(uint32_t nic, std::string program, int pid,
 }
 
 void DeviceCore::AbandonSession(Instant now, SessionId id) {
-  now_ = now;
+  AdvanceTo(now);
   Session* session = FindSession(id);
   if (session == nullptr || session->is_closing) return;
   EndProcessPart(*session);
@@ -88,7 +88,7 @@ void DeviceCore::AbandonSession(Instant now, SessionId id) {
 // Objects go in the order in which they need one another. Memory regions stay until no DMA in
 // flight can touch them; the fence ends the session.
 void DeviceCore::CloseSession(Instant now, SessionId id) {
-  now_ = now;
+  AdvanceTo(now);
   Session* session = FindSession(id);
   if (session == nullptr || session->is_closing) return;
   session->is_closing = true;

@@ -439,6 +439,8 @@ class DeviceCore {
   void TakeMad(Nic& nic, const transport::Pdu& pdu);
 
   // --- schedule.cc ------------------------------------------------------------------------------
+  void AdvanceTo(Instant now) { now_ = std::max(now_, now); }
+  void BeginTurn(Instant now);
   // After any input to `qp`: submits its DMA at once, and drains the rest in Settle.
   void AfterInput(DeviceQp& qp) {
     SubmitDmas(qp, nullptr);
@@ -514,8 +516,8 @@ class DeviceCore {
   DeviceConfig config_;
   DmaEngine* const dma_;
   TransportFactory make_transport_;
-  Instant now_;
-  Instant turn_, turn_before_;  // the last that Run was called for, and the one before
+  Instant now_;                 // the latest of the inputs: a packet has come after its turn began
+  Instant turn_, turn_before_;  // when the turn began, and the one before
 
   std::vector<std::unique_ptr<Nic>> nics_;
   std::unordered_map<Gid, Nic*, GidHash> nic_by_gid_;  // looked up, never iterated
@@ -590,9 +592,7 @@ class DeviceCore {
 
   std::deque<PastCommand> history_;
   uint64_t commands_ = 0;
-  uint64_t hostile_acts_ = 0;
-  uint64_t send_wqes_ = 0;
-  uint64_t pdus_ = 0;
+  uint64_t hostile_acts_ = 0, send_wqes_ = 0, pdus_ = 0;
   uint64_t outputs_ = 0;  // responses and completions drained
   uint64_t payload_bytes_ = 0;
 };

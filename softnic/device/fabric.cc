@@ -253,7 +253,7 @@ void DeviceCore::ReportSourceFault(const DmaRecord& record) {
 void DeviceCore::OnDmaDone(Instant now, uint64_t cookie, transport::DmaStatus status,
                            uint64_t atomic_original, DmaFault fault) {
   using transport::DmaStatus;
-  now_ = now;
+  AdvanceTo(now);
   const bool is_owner_gone = fault == DmaFault::kOwnerGone;
   DmaRecord record;
   if (!dmas_.Take(cookie, &record)) return;

@@ -21,7 +21,7 @@ constexpr uint8_t kHopLimit = 64;
 
 int DeviceCore::SendMad(Instant now, uint32_t index, const Gid& sgid, const Gid& dgid,
                         const std::byte* bytes, size_t length) {
-  now_ = now;
+  AdvanceTo(now);
   if (index >= nics_.size() || length != kMadBytes || dgid.IsMulticast() || dgid.IsZero()) {
     return EINVAL;
   }

@@ -54,7 +54,7 @@ const char* NameOf(Kind kind) {
 
 uint32_t DeviceCore::InjectEvent(Instant now, const std::string& name, const EventTarget& target,
                                  std::string* error) {
-  now_ = now;
+  AdvanceTo(now);
   const EventRow* row = nullptr;
   std::string names;
   for (const EventRow& candidate : kEvents) {

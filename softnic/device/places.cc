@@ -128,7 +128,7 @@ int DeviceCore::QuerySource(Command& command) {
 // --- lanes ---------------------------------------------------------------------------------------
 
 LaneAnswer DeviceCore::MakeLane(Instant now, const LaneRequest& request) {
-  now_ = now;
+  AdvanceTo(now);
   auto found = places_.find(request.token);
   LaneAnswer answer;
   if (found == places_.end() || found->second->session->nic->index() != request.nic) {
@@ -250,7 +250,7 @@ void DeviceCore::EndIdlestLane(Place& place, Retired* retired) {
 }
 
 int DeviceCore::ConnectSender(Instant now, const LaneSender& sender) {
-  now_ = now;
+  AdvanceTo(now);
   auto found = places_.find(sender.token);
   if (found == places_.end()) return ENOENT;
   const Session& session = *found->second->session;
@@ -271,7 +271,7 @@ int DeviceCore::ConnectSender(Instant now, const LaneSender& sender) {
 }
 
 void DeviceCore::DropLane(Instant now, LaneId id) {
-  now_ = now;
+  AdvanceTo(now);
   auto found = lanes_.find(id);
   if (found == lanes_.end()) return;
   DeviceQp& lane = *found->second;

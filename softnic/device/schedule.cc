@@ -24,7 +24,7 @@ constexpr Duration kHeldUpMax = Milliseconds(10'000);
 }  // namespace
 
 bool DeviceCore::OnDoorbell(Instant now, SessionId id, uint32_t doorbell) {
-  now_ = now;
+  AdvanceTo(now);
   Session* session = FindSession(id);
   if (session == nullptr || session->is_closing) return false;
   DeviceQp* qp = session->doorbells.Find(doorbell);
@@ -217,8 +217,14 @@ bool DeviceCore::IsHeldUp(DeviceQp& qp) {
   return is_held && now_ - qp.held_up_since < kHeldUpMax;
 }
 
+// Each part of a turn calls it: whoever drives the device need not call all of them.
+void DeviceCore::BeginTurn(Instant now) {
+  AdvanceTo(now);
+  if (now != turn_) turn_before_ = std::exchange(turn_, now);
+}
+
 void DeviceCore::OnTimeout(Instant now) {
-  now_ = now;
+  BeginTurn(now);
   while (const Timer* timer = timers_.TakeDue(now)) {
     DeviceQp& qp = *static_cast<DeviceQp*>(timer->owner);
     if (qp.transport->PollTimeout() <= now) {
@@ -300,8 +306,7 @@ uint32_t DeviceCore::RunTurn(DeviceQp& qp, uint32_t max_pdus) {
 }
 
 bool DeviceCore::Run(Instant now, uint32_t max_pdus) {
-  now_ = now;
-  if (now != turn_) turn_before_ = std::exchange(turn_, now);
+  BeginTurn(now);
   if (HasNetwork()) BeginPace();
   if (!held_acks_.empty()) BeginHolding();
   uint32_t left = max_pdus;

@@ -205,7 +205,7 @@ bool DeviceCore::IsBacklogged(Nic& nic) {
 }
 
 bool DeviceCore::PollPorts(Instant now, uint32_t max_packets) {
-  now_ = now;
+  BeginTurn(now);
   bool any = false;
   for (const auto& nic : nics_) {
     if (nic->port == nullptr) continue;
@@ -214,6 +214,7 @@ bool DeviceCore::PollPorts(Instant now, uint32_t max_packets) {
     for (uint32_t i = 0; i < max_packets && !IsBacklogged(*nic) && nic->port->Receive(now, &packet);
          ++i) {
       any = true;
+      AdvanceTo(packet.received_at);
       TakePacket(*nic, packet);
       // What a batch brings is acknowledged together. But whose client is about to answer goes
       // first: the rest, as a rule the peer's acknowledgement, is for the time after the answer.
@@ -399,7 +400,7 @@ void DeviceCore::TakeMulticast(Nic& nic, const Pdu& pdu) {
 // --- the port ------------------------------------------------------------------------------------
 
 void DeviceCore::SetPortState(Instant now, uint32_t index, bool is_up) {
-  now_ = now;
+  AdvanceTo(now);
   Nic& nic = *nics_[index];
   if (nic.is_up == is_up) return;
   nic.is_up = is_up;

@@ -554,6 +554,22 @@ TEST(WireShare, GoesBackWholeWhateverPsnsItStoodFor) {
   EXPECT_EQ(peer.bytes, 0u);
 }
 
+// However long the turn has lasted by then.
+TEST_P(Wire, AnRnrWaitBeginsWhenTheNakHasCome) {
+  Connect(Service::kRc);
+  std::vector<Instant> sent;
+  ports[0].receive_takes = Microseconds(40);
+  ports[0].filter = [&](Datagram&) {
+    sent.push_back(a->now);
+    return true;
+  };
+  alice.Post(qp_a, MakeWqe(shm::WrOpcode::kSend, 1), {SgeOf(from.data(), 8, mr_a.lkey)});
+  EXPECT_EQ(Wait(alice, cq_a), WcStatus::kRnrRetryExcErr);
+  ASSERT_EQ(sent.size(), 3u) << "two retries";
+  EXPECT_EQ(sent[1] - sent[0], Microseconds(40 + 10));
+  EXPECT_EQ(sent[2] - sent[1], Microseconds(40 + 10));
+}
+
 TEST_P(Wire, APeerThatIsGoneMeansRetryExceeded) {
   Connect(Service::kRc);
   ports[0].filter = [](Datagram&) { return false; };

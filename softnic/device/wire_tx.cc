@@ -184,7 +184,7 @@ void DeviceCore::LetAckGo(DeviceQp& qp) {
 
 void DeviceCore::BeginHolding() {
   for (size_t i = held_acks_.size(); i > 0 && held_acks_[i - 1].waits_from.IsNever(); --i) {
-    if (held_acks_[i - 1].made < now_) held_acks_[i - 1].waits_from = now_;
+    if (held_acks_[i - 1].made < turn_) held_acks_[i - 1].waits_from = turn_;
   }
 }
 
@@ -283,7 +283,7 @@ void DeviceCore::DropTx(DeviceQp& qp) {
 }
 
 bool DeviceCore::FlushPorts(Instant now) {
-  now_ = now;
+  AdvanceTo(now);
   for (const auto& nic : nics_) {
     if (nic->port != nullptr) nic->port->Flush(now);
     if (nic->gsi.packets.empty()) continue;

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/base/monotonic_clock.h"
 #include "core/base/sched_attr.h"
 
 namespace verbena::softnic {
@@ -28,12 +29,6 @@ constexpr uint32_t kQuietTicksMax = 100;
 // A leader that looks runnable is only waiting for a CPU; past this many ticks the difference does
 // not matter to those who wait.
 constexpr uint32_t kRunnableTicksMax = 20;
-
-int64_t NowNs() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * 1'000'000'000ll + t.tv_nsec;
-}
 
 timespec AfterNs(int64_t ns) {
   timespec t;
@@ -199,9 +194,9 @@ void CopyCrew::LeadUntilDeposed(CopyThread* me) {
 
 void CopyCrew::RunAssigned(CopyThread* me, CopyUnit* unit) {
   me->unit_.store(unit, std::memory_order_release);
-  int64_t start = NowNs();
+  const Instant start = ReadMonotonicClock();
   me->copier_.Execute(*unit);
-  unit->elapsed_ns = NowNs() - start;
+  unit->elapsed_ns = (ReadMonotonicClock() - start).ns;
   me->unit_.store(nullptr, std::memory_order_release);
   PostFinished(unit);
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/monotonic_clock.h"
 #include "core/base/prefetch.h"
 #include "softnic/engine/shard.h"
 
@@ -241,7 +242,7 @@ void Shard::PassCommand(ClientPort* port, uint32_t slot, uint32_t submitted,
   device_->OnCommand(now_, port->id, slot, submitted, request);
   if (active_.size() < 2) return;
   port->commands.Count(now_);
-  Duration took = ReadClock() - now_;
+  Duration took = ReadMonotonicClock() - now_;
   if (took > kCostlyCommand) port->commands.Pause(now_ + took * kCostlyCommandPause);
 }
 

@@ -4,12 +4,12 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "core/base/check.h"
+#include "core/base/monotonic_clock.h"
 #include "softnic/engine/wakeup_cost.h"
 
 namespace verbena::softnic {
@@ -85,12 +85,6 @@ ShardCounters Shard::counters() const {
   c.thread_rings = thread_rings_.load(std::memory_order_relaxed);
   c.takeovers = crew_->takeovers();
   return c;
-}
-
-Instant Shard::ReadClock() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return {t.tv_sec * 1'000'000'000ll + t.tv_nsec};
 }
 
 void Shard::Probe(SessionId session, uint64_t addr, uint64_t bytes, bool by_helper,
@@ -232,7 +226,7 @@ void Shard::Lead(CopyThread& me) {
   run_delay_.OpenOfThisThread();
   contention_.OnNewThread();
   turn_ns_ = kShortTurnNs;  // the crew's, all of them
-  now_ = ReadClock();
+  now_ = ReadMonotonicClock();
   while (!crew_->IsStopping()) {
     bool worked = false;
     if (!Turn(me, &worked)) return;
@@ -261,7 +255,7 @@ void Shard::Lead(CopyThread& me) {
     if (active_.size() < ports_.size() && now_ - last_parked_poll_ >= kParkedPollInterval) {
       PollParked();
     }
-    now_ = ReadClock();
+    now_ = ReadMonotonicClock();
   }
 }
 

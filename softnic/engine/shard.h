@@ -54,7 +54,6 @@ class Shard {
   // Runs `closure` on the leader, between turns.
   void Post(std::function<void()> closure);
   ShardCounters counters() const;
-  static Instant ReadClock();
 
   // --- leader -----------------------------------------------------------------------------------
   // False: the kernel refuses (errno); the port is not polled then.

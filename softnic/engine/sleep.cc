@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "core/base/monotonic_clock.h"
 #include "softnic/engine/shard.h"
 #include "softnic/engine/spin_policy.h"
 
@@ -62,9 +63,9 @@ void Shard::TakeTurns(uint64_t turn_ns) {
 
 void Shard::Yield() {
   TakeTurns(kOrdinaryTurnNs);
-  const Instant begin = ReadClock();
+  const Instant begin = ReadMonotonicClock();
   sched_yield();
-  now_ = ReadClock();
+  now_ = ReadMonotonicClock();
   Count(yields_);
   if (now_ - begin >= YieldPolicy::kLate) Count(late_yields_);
   yield_policy_.OnYielded(now_, now_ - begin);
@@ -119,7 +120,7 @@ void Shard::ArmTimer(Instant due) {
 void Shard::Sleep(bool shares_cpu) {
   Instant due = NextDeadline();
   if (due <= now_) {
-    now_ = ReadClock();
+    now_ = ReadMonotonicClock();
     return;
   }
   EndYields(shares_cpu);
@@ -138,7 +139,7 @@ void Shard::Sleep(bool shares_cpu) {
     WaitForEvents(true);
   }
   is_asleep_.store(false, std::memory_order_relaxed);
-  now_ = ReadClock();
+  now_ = ReadMonotonicClock();
   TellCpu();
   if (!has_news) {
     last_parked_poll_ = awake_since_ = now_;

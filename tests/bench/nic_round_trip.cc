@@ -41,6 +41,7 @@
 #include <vector>
 
 #include "core/base/check.h"
+#include "core/base/monotonic_clock.h"
 #include "softnic/device/test_world.h"
 #include "tests/simulation/dma.h"
 #include "transport/port/udp/open_udp_port.h"
@@ -93,7 +94,7 @@ class Host {
     UdpPortError error;
     port_ = OpenUdpPort({.addresses = {{address_}}}, net_io, &error);
     if (port_ == nullptr) Die(error.text);
-    ReadClock();
+    ReadMonotonicClock();
     world_.device->AddNic(TestWorld::ConfigOf(kHostNumber + number));
     world_.device->AttachPort(0, port_.get());
     client_ = &world_.AddClient(0);
@@ -169,7 +170,7 @@ class Host {
   // A turn of the shard (softnic/engine/shard.cc), in its order; the one reading of the clock. As
   // there, what was just posted goes out before a look at the network.
   void Turn() {
-    ReadClock();
+    ReadMonotonicClock();
     const Instant now = world_.now;
     DeviceCore& device = *world_.device;
     bool worked = std::exchange(has_rung_, false);
@@ -193,7 +194,7 @@ class Host {
   static constexpr uint32_t kPdusPerTurn = 64;
   static constexpr uint32_t kPacketsPerTurn = 64;
 
-  void ReadClock() {
+  void ReadMonotonicClock() {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     world_.now = {t.tv_sec * 1'000'000'000ll + t.tv_nsec};

@@ -53,6 +53,7 @@ class HostilePort final : public transport::PacketPort {
     out->bytes = bytes.data();
     out->length = static_cast<uint32_t>(bytes.size());
     out->expected_ip_id = 0;
+    out->received_at = now;
     return true;
   }
   int JoinGroup(const Gid& group) override { return 0; }

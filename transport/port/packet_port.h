@@ -59,6 +59,9 @@ struct InPacket {
   // The next call gives a packet of the same batch, and leaves `bytes` of this one, and of those
   // before it that said so too, as they are.
   bool more_follow = false;
+  // Not before it arrived: what its sender asks to wait for begins here at the earliest. A port with
+  // a clock reads it when it has the packet; others are told by the `now` of Receive.
+  Instant received_at = {};
 };
 
 struct PortCounters {

@@ -69,6 +69,7 @@ bool SimNetworkPort::Receive(Instant now, InPacket* out) {
       packet.sender < learned_ip_id_.size()) {
     out->expected_ip_id = static_cast<uint16_t>(learned_ip_id_[packet.sender] + 1);
   }
+  out->received_at = now;
   out->more_follow = ++received_next_ != received_.size();
   ++counters_.received_packets;
   counters_.received_bytes += packet.length;

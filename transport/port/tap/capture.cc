@@ -52,8 +52,7 @@ void Capture::OnSent(Instant now, uint32_t interface, const OutPacket& packet,
   Record(now, record, length, payload, note, {});
 }
 
-void Capture::OnReceived(Instant now, uint32_t interface, const InPacket& packet,
-                         std::string_view note) {
+void Capture::OnReceived(uint32_t interface, const InPacket& packet, std::string_view note) {
   if (!TakesPacket(packet.length)) return;
   std::byte* payload = buffer_.PacketRoom(packet.address, packet.length);
   if (packet.length != 0) std::memcpy(payload, packet.bytes, packet.length);
@@ -78,7 +77,7 @@ void Capture::OnReceived(Instant now, uint32_t interface, const InPacket& packet
         break;
     }
   }
-  Record(now, record, packet.length, payload, note, icrc_note);
+  Record(packet.received_at, record, packet.length, payload, note, icrc_note);
 }
 
 void Capture::Record(Instant now, PacketRecord record, uint32_t length, const std::byte* payload,
@@ -113,7 +112,7 @@ CaptureTap::CaptureTap(PacketPort* inner, Capture* capture, std::string_view nic
 
 void CaptureTap::WritePending() {
   if (!std::exchange(has_pending_, false)) return;
-  capture_->OnReceived(pending_at_, interface_, pending_, received_note_);
+  capture_->OnReceived(interface_, pending_, received_note_);
   received_note_.clear();
 }
 
@@ -143,7 +142,6 @@ bool CaptureTap::Receive(Instant now, InPacket* out) {
   if (!inner()->Receive(now, out)) return false;
   has_pending_ = true;
   pending_ = *out;
-  pending_at_ = now;
   return true;
 }
 

@@ -24,7 +24,7 @@ class Capture final : public Recording {
   uint32_t AddInterface(std::string_view name, PacketComment comment);
   // `note` is what a fault tap says of the packet; empty: nothing.
   void OnSent(Instant now, uint32_t interface, const OutPacket& packet, std::string_view note);
-  void OnReceived(Instant now, uint32_t interface, const InPacket& packet, std::string_view note);
+  void OnReceived(uint32_t interface, const InPacket& packet, std::string_view note);
 
  private:
   const std::byte* data() const override { return buffer_.data(); }
@@ -73,7 +73,6 @@ class CaptureTap : public TapPort, public FaultNotes {
   // a fault tap may have said something about it.
   bool has_pending_ = false;
   InPacket pending_;
-  Instant pending_at_;
   std::string sent_note_;
   std::string received_note_;
 };

@@ -50,6 +50,15 @@ uint64_t PacketsIn(const std::vector<std::byte>& bytes) {
   return static_cast<uint64_t>(std::count(types.begin(), types.end(), kEnhancedPacketBlock));
 }
 
+std::vector<uint64_t> TimesIn(const std::vector<std::byte>& bytes) {
+  std::vector<uint64_t> times_ns;
+  for (size_t at = 0; at < bytes.size(); at += Word(bytes, at + 4)) {
+    if (Word(bytes, at) != kEnhancedPacketBlock) continue;
+    times_ns.push_back(uint64_t{Word(bytes, at + 12)} << 32 | Word(bytes, at + 16));
+  }
+  return times_ns;
+}
+
 // Sum of the packets' drop counts (option 4): what readers learn of packets left out.
 uint64_t DropsIn(const std::vector<std::byte>& bytes) {
   uint64_t drops = 0;
@@ -128,6 +137,21 @@ TEST_F(CaptureTest, OnlyWhatThePortTookIsSent) {
   capture.Finish();
   EXPECT_EQ(PacketsIn(sink_.bytes), 2u);
   EXPECT_FALSE(Contains(sink_.bytes, "refused"));
+}
+
+// So that who sent it on the same host was not later.
+TEST_F(CaptureTest, AReceivedPacketHasTheTimeAtWhichItHadCome) {
+  RecordingOptions options;
+  options.wall_offset = Seconds(3);
+  Capture capture(&sink_, options);
+  CaptureTap tap(&port_, &capture, "v0", Comment);
+  port_.receive_takes = Microseconds(40);
+  port_.arrivals.push_back(MakeArrival(pdu_, 100, address_, 4711));
+  InPacket in;
+  ASSERT_TRUE(tap.Receive(Instant{} + Seconds(2), &in));
+  ASSERT_TRUE(tap.Send(Instant{} + Seconds(2), Out()));
+  capture.Finish();
+  EXPECT_EQ(TimesIn(sink_.bytes), (std::vector<uint64_t>{5'000'040'000, 5'000'000'000}));
 }
 
 TEST_F(CaptureTest, AReceivedPacketIsWrittenOnceItsFateIsKnown) {

@@ -40,6 +40,7 @@ class FakePort : public PacketPort {
     arrivals.pop_front();
     *out = {current_.address, current_.bytes.data(), static_cast<uint32_t>(current_.bytes.size()),
             current_.expected_ip_id};
+    out->received_at = now + receive_takes;
     return true;
   }
   void LearnIpId(const InPacket& packet, uint16_t ip_id) override { learned.push_back(ip_id); }
@@ -54,6 +55,7 @@ class FakePort : public PacketPort {
   std::vector<Sent> sent;
   std::deque<Arrival> arrivals;
   std::vector<uint16_t> learned;
+  Duration receive_takes;  // from the call of Receive to the packet
   uint32_t flushes = 0;
   bool wants_grh = true;
   Instant timeout = Instant::Never();

@@ -51,7 +51,7 @@ FaultVerdict FaultTap::JudgeSent(Instant now, const OutPacket& packet) {
   return plan_->Judge(now, subject);
 }
 
-FaultVerdict FaultTap::JudgeReceived(Instant now, const InPacket& packet) {
+FaultVerdict FaultTap::JudgeReceived(const InPacket& packet) {
   FaultSubject subject{options_.nic, Direction::kIn, &packet.address,
                        nullptr,      packet.length,  &options_.source_qp};
   Pdu pdu;
@@ -59,7 +59,7 @@ FaultVerdict FaultTap::JudgeReceived(Instant now, const InPacket& packet) {
       wire::Decode(packet.bytes, packet.length, &pdu) == wire::DecodeError::kNone) {
     subject.pdu = &pdu;
   }
-  return plan_->Judge(now, subject);
+  return plan_->Judge(packet.received_at, subject);
 }
 
 void FaultTap::Lose(Instant now, const OutPacket& packet, const std::string& note) {
@@ -162,6 +162,7 @@ bool FaultTap::Receive(Instant now, InPacket* out) {
   if (held_in_.PopDue(now, &current_)) {
     *out = {current_.address, current_.bytes.data(), static_cast<uint32_t>(current_.bytes.size()),
             current_.expected_ip_id};
+    out->received_at = now;
     return true;
   }
   // Ends with what the inner port has now: judging is quicker than receiving.
@@ -171,7 +172,7 @@ bool FaultTap::Receive(Instant now, InPacket* out) {
       held_in_.OnPassed(now);
       return (*out = packet, true);
     }
-    const FaultVerdict verdict = JudgeReceived(now, packet);
+    const FaultVerdict verdict = JudgeReceived(packet);
     if (options_.notes != nullptr && !verdict.note.empty()) {
       options_.notes->NoteLastReceived(verdict.note);
     }
@@ -182,7 +183,7 @@ bool FaultTap::Receive(Instant now, InPacket* out) {
       if (bit / 8 < packet.length) current_.bytes[bit / 8] ^= std::byte{1} << bit % 8;
       packet.bytes = current_.bytes.data();
     }
-    const bool is_held = IsHeld(verdict, now);
+    const bool is_held = IsHeld(verdict, packet.received_at);
     for (uint32_t i = is_held ? 0 : 1; i <= verdict.copies; ++i) HoldReceived(packet, verdict);
     if (is_held) continue;
     held_in_.OnPassed(now);

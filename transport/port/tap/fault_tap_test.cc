@@ -237,14 +237,15 @@ TEST_F(FaultTapTest, DelaysSentPackets) {
 
 TEST_F(FaultTapTest, DelaysReceivedPackets) {
   Rules("delay for=50us dir=in nth=1");
+  port_.receive_takes = Microseconds(7);
   Arrive(1);
   Arrive(2);
   EXPECT_EQ(Receive(At(0)), Psns{2});
-  EXPECT_EQ(tap_->PollTimeout(), At(50));
+  EXPECT_EQ(tap_->PollTimeout(), At(57)) << "from when it had come";
   EXPECT_TRUE(tap_->PrepareToSleep());
-  tap_->OnTimeout(At(50));
+  tap_->OnTimeout(At(57));
   EXPECT_FALSE(tap_->PrepareToSleep()) << "it is there to be received";
-  EXPECT_EQ(Receive(At(50)), Psns{1});
+  EXPECT_EQ(Receive(At(57)), Psns{1});
   EXPECT_TRUE(tap_->PrepareToSleep());
 }
 

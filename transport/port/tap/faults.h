@@ -120,7 +120,7 @@ class FaultTap : public TapPort {
 
  private:
   FaultVerdict JudgeSent(Instant now, const OutPacket& packet);
-  FaultVerdict JudgeReceived(Instant now, const InPacket& packet);
+  FaultVerdict JudgeReceived(const InPacket& packet);
   void Emit(Instant now, const OutPacket& packet, const std::string& note);
   void EmitHeld(Instant now, HeldPacket packet);
   void Lose(Instant now, const OutPacket& packet, const std::string& note);

@@ -67,7 +67,7 @@ bool TraceTap::Send(Instant now, const OutPacket& packet) {
 
 bool TraceTap::Receive(Instant now, InPacket* out) {
   if (!inner()->Receive(now, out)) return false;
-  Print(now, out->address, out->bytes, out->length, false);
+  Print(out->received_at, out->address, out->bytes, out->length, false);
   return true;
 }
 

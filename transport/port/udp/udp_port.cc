@@ -1,4 +1,5 @@
 #include "transport/port/udp/udp_port.h"
+#include "core/base/monotonic_clock.h"
 
 #include <unistd.h>
 
@@ -281,6 +282,7 @@ void UdpPort::BeginDatagram(const msghdr& message, const std::byte* bytes, size_
   ++counters_.received_batches;
   out->Begin(message, bytes, length, config_.port, &endpoints_[endpoint], &hints_,
              &counters_.receive_drops);
+  received_at_ = ReadMonotonicClock();
   if (length == 0) ++runts_;
 }
 
@@ -292,6 +294,7 @@ bool UdpPort::TakePacket(ReceivedDatagram* datagram, InPacket* out) {
     }
     ++counters_.received_packets;
     counters_.received_bytes += out->length;
+    out->received_at = received_at_;
     out->more_follow = datagram->next_bytes() >= wire::kBthBytes + wire::kIcrcBytes;
     return true;
   }

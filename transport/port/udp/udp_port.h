@@ -104,6 +104,7 @@ class UdpPort : public PacketPort {
   PortCounters counters_;
   std::function<void(PortError, int error)> on_first_error_;
   uint64_t runts_ = 0;
+  Instant received_at_;  // the datagram that packets are taken from
 };
 
 }  // namespace verbena::transport

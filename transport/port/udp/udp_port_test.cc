@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <map>
 
+#include "core/base/monotonic_clock.h"
 #include "transport/port/udp/open_udp_port.h"
 #include "transport/port/udp/udp_options.h"
 #include "transport/port/udp/udp_port_test_util.h"
@@ -130,6 +131,19 @@ TEST_P(UdpPortTest, PacketsOfAllSizesGoThereAndBackOverIpv4) {
 TEST_P(UdpPortTest, PacketsOfAllSizesGoThereAndBackOverIpv6) {
   OPEN_OR_SKIP(OpenPair(V6Loopback(), V6Loopback()));
   RoundTripOfAllSizes(IcrcCheck::kExact);
+}
+
+TEST_P(UdpPortTest, APacketsTimeIsReadWhenItHasCome) {
+  OPEN_OR_SKIP(OpenV4Pair());
+  for (uint32_t i = 0; i < 3; ++i) {
+    const Instant before = ReadMonotonicClock();
+    Send(a_.get(), to_b_, MakePacket(40, i));
+    a_->Flush({});
+    InPacket packet;
+    ASSERT_TRUE(ReceiveAwake(b_.get(), &packet));
+    EXPECT_GT(packet.received_at, before);
+    EXPECT_LT(packet.received_at, ReadMonotonicClock());
+  }
 }
 
 TEST_P(UdpPortTest, ABatchIsOneCallAndEveryIcrcIsRight) {
