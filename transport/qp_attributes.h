@@ -4,6 +4,7 @@
 // Owns: the state. Roles move it by Modify (the application asked) or set_state (an error did).
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "core/base/instant.h"
@@ -33,6 +34,12 @@ constexpr Duration AckTimeout(uint8_t timeout_exp) {
 // enum ibv_mtu (1 = 256 … 5 = 4096) to bytes; 0 if it is none.
 constexpr uint32_t MtuBytes(uint32_t mtu_code) {
   return mtu_code >= 1 && mtu_code <= 5 ? 128u << mtu_code : 0;
+}
+
+// Number of PSNs a message of `bytes` consumes: at least one.  Spec: IBTA 9.2.
+constexpr PsnCount PsnsOfMessage(uint32_t bytes, uint32_t mtu_bytes) {
+  if (bytes <= mtu_bytes) return {1};
+  return {static_cast<int32_t>((uint64_t{bytes} + mtu_bytes - 1) >> std::countr_zero(mtu_bytes))};
 }
 
 inline constexpr uint8_t kRetryForever = 7;  // rnr_retry only.  Spec: IBTA 9.7.5.2.8
@@ -98,11 +105,7 @@ class QpAttributes {
     return whole == 0 ? mtu_bytes() : whole;
   }
 
-  // Number of PSNs a message of `bytes` consumes: at least one.  Spec: IBTA 9.2.
-  PsnCount PsnsOf(uint32_t bytes) const {
-    uint32_t mtu = mtu_bytes();
-    return {bytes == 0 ? 1 : static_cast<int32_t>((uint64_t{bytes} + mtu - 1) / mtu)};
-  }
+  PsnCount PsnsOf(uint32_t bytes) const { return PsnsOfMessage(bytes, mtu_bytes()); }
 
  private:
   int CheckTransition(const shm::QpAttr& attr, uint32_t mask, QpState to) const;

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 
+#include "core/base/cache_line.h"
 #include "core/base/huge_page_mapping.h"
 
 namespace verbena {
@@ -18,9 +19,8 @@ constexpr bool kIsChecked = true;
 constexpr bool kIsChecked = false;
 #endif
 
-constexpr size_t kLineBytes = 64;
 constexpr size_t kPooledBytesMax = 16 << 10;  // more is the heap's
-constexpr size_t kClasses = kPooledBytesMax / kLineBytes;
+constexpr size_t kClasses = kPooledBytesMax / kCacheLineBytes;
 
 bool IsPooled(size_t bytes) { return !kIsChecked && bytes != 0 && bytes <= kPooledBytesMax; }
 
@@ -29,7 +29,7 @@ bool IsPooled(size_t bytes) { return !kIsChecked && bytes != 0 && bytes <= kPool
 class Pool {
  public:
   void* Take(size_t bytes) {
-    const size_t lines = (bytes + kLineBytes - 1) / kLineBytes;
+    const size_t lines = (bytes + kCacheLineBytes - 1) / kCacheLineBytes;
     std::lock_guard lock(mutex_);
     Piece*& free = free_[lines - 1];
     if (free != nullptr) {
@@ -37,15 +37,15 @@ class Pool {
       free = piece->next;
       return piece;
     }
-    if (room_bytes_ < lines * kLineBytes) AddBlock();
+    if (room_bytes_ < lines * kCacheLineBytes) AddBlock();
     void* piece = next_;
-    next_ += lines * kLineBytes;
-    room_bytes_ -= lines * kLineBytes;
+    next_ += lines * kCacheLineBytes;
+    room_bytes_ -= lines * kCacheLineBytes;
     return piece;
   }
 
   void Give(void* memory, size_t bytes) {
-    const size_t lines = (bytes + kLineBytes - 1) / kLineBytes;
+    const size_t lines = (bytes + kCacheLineBytes - 1) / kCacheLineBytes;
     std::lock_guard lock(mutex_);
     free_[lines - 1] = new (memory) Piece{free_[lines - 1]};
   }
@@ -80,13 +80,13 @@ Pool& ThePool() {
 
 void* AllocateOnHugePages(size_t bytes) {
   if (IsPooled(bytes)) return ThePool().Take(bytes);
-  return ::operator new(bytes, std::align_val_t(kLineBytes));
+  return ::operator new(bytes, std::align_val_t(kCacheLineBytes));
 }
 
 void FreeOnHugePages(void* memory, size_t bytes) noexcept {
   if (memory == nullptr) return;
   if (IsPooled(bytes)) return ThePool().Give(memory, bytes);
-  ::operator delete(memory, std::align_val_t(kLineBytes));
+  ::operator delete(memory, std::align_val_t(kCacheLineBytes));
 }
 
 }  // namespace verbena

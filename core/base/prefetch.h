@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-namespace verbena {
+#include "core/base/cache_line.h"
 
-inline constexpr uintptr_t kCacheLineBytes = 64;
+namespace verbena {
 
 inline void PrefetchForRead(const void* line) { __builtin_prefetch(line, 0); }
 
@@ -21,7 +21,7 @@ inline void PrefetchForWrite(void* line) {
 
 // All lines from `begin` on that hold a byte before `end`.
 inline void PrefetchLines(const void* begin, const void* end) {
-  auto line = reinterpret_cast<uintptr_t>(begin) & ~(kCacheLineBytes - 1);
+  auto line = reinterpret_cast<uintptr_t>(begin) & ~uintptr_t{kCacheLineBytes - 1};
   for (; line < reinterpret_cast<uintptr_t>(end); line += kCacheLineBytes) {
     PrefetchForRead(reinterpret_cast<const void*>(line));
   }

@@ -1,5 +1,4 @@
 #include "core/client/waiting.h"
-#include "core/base/monotonic_clock.h"
 
 #include <linux/futex.h>
 #include <poll.h>
@@ -10,13 +9,13 @@
 #include <cerrno>
 #include <climits>
 
+#include "core/clock/monotonic_clock.h"
+
 namespace verbena::client {
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex is a plain word");
 
-int64_t MonotonicMs() {
-  return ReadMonotonicClock().ns / 1'000'000;
-}
+int64_t MonotonicMs() { return ReadMonotonicClock().ns / 1'000'000; }
 
 void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, int milliseconds,
                bool shared) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/base/cache_line.h"
 #include "core/ring/ring_memory.h"
 #include "core/shm/layout.h"
 
@@ -159,7 +160,7 @@ class WorkQueueConsumer {
   // Copies `bytes` (at most the stride) of the next entry. Precondition: Available() == kReady.
   void Fetch(void* out, uint32_t bytes) { FetchAt(0, out, bytes); }
   void FetchAt(uint32_t offset_bytes, void* out, uint32_t bytes) {
-    is_second_line_used_ = offset_bytes + bytes > shm::kCacheLineBytes;
+    is_second_line_used_ = offset_bytes + bytes > kCacheLineBytes;
     memory_.Read(Offset(fetch_index_) + offset_bytes, out, bytes);
   }
   void Advance() { ++fetch_index_; }
@@ -190,7 +191,7 @@ class WorkQueueConsumer {
     memory_.PrefetchForRead(offsetof(shm::WorkQueueHead, producer));
     memory_.PrefetchForRead(Offset(fetch_index_));
     if (is_second_line_used_) {
-      memory_.PrefetchForRead(Offset(fetch_index_) + shm::kCacheLineBytes);
+      memory_.PrefetchForRead(Offset(fetch_index_) + kCacheLineBytes);
     }
     memory_.PrefetchForWrite(offsetof(shm::WorkQueueHead, consumer));
   }

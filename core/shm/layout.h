@@ -9,13 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/base/cache_line.h"
+
 namespace verbena::shm {
 
 // Raised with every incompatible change of anything in core/shm. Client and daemon must agree.
 inline constexpr uint32_t kAbiVersion = 11;
 inline constexpr uint64_t kAbiMagic = 0x0061'6e65'6272'6576;  // "verbena\0"
 
-inline constexpr uint32_t kCacheLineBytes = 64;
 inline constexpr uint32_t kMaxSge = 32;
 inline constexpr uint32_t kMaxInlineBytes = 1024;
 

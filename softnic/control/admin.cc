@@ -15,7 +15,7 @@
 #include <iterator>
 #include <utility>
 
-#include "core/base/monotonic_clock.h"
+#include "core/clock/monotonic_clock.h"
 #include "softnic/control/cm_front.h"
 #include "softnic/control/networks.h"
 

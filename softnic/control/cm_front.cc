@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/base/monotonic_clock.h"
+#include "core/clock/monotonic_clock.h"
 #include "softnic/control/client_session.h"
 #include "softnic/control/program_name.h"
 #include "softnic/control/server.h"

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <utility>
 
-#include "core/base/monotonic_clock.h"
+#include "core/clock/monotonic_clock.h"
 #include "softnic/control/unique_fd.h"
 #include "softnic/control/watch.h"
 #include "softnic/engine/shard.h"

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/base/monotonic_clock.h"
+#include "core/clock/monotonic_clock.h"
 #include "softnic/control/port_holder.h"
 #include "softnic/control/server.h"
 

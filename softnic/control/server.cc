@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/monotonic_clock.h"
+#include "core/clock/monotonic_clock.h"
 #include "softnic/control/admin.h"
 #include "softnic/control/attached_client.h"
 #include "softnic/control/cm_front.h"

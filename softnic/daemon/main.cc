@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "core/base/monotonic_clock.h"
+#include "core/clock/monotonic_clock.h"
 #include "softnic/control/networks.h"
 #include "softnic/control/server.h"
 #include "softnic/daemon/options.h"

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "core/base/cache_line.h"
 #include "softnic/device/device_core.h"
 
 namespace verbena::softnic {
@@ -29,7 +30,7 @@ constexpr uint32_t kCqesPerWrite = shm::kMaxSge / 2;
 int DeviceCore::UseEntries(const Session& session, shm::EntryAddress addr, uint64_t bytes,
                            EntryMemory* out) {
   if (addr == 0) return 0;
-  if (addr % shm::kCacheLineBytes != 0 || addr + bytes < addr) return EINVAL;
+  if (addr % kCacheLineBytes != 0 || addr + bytes < addr) return EINVAL;
   RegionSpec spec = {addr, bytes, 0, nullptr, 0};
   spec.must_be_assisted = session.assists_entries;
   if (int error = dma_->AddRegion(session.id, spec, &out->region); error != 0) return error;

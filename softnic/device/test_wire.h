@@ -50,7 +50,7 @@ class CablePort final : public transport::PacketPort {
     out->bytes = batch_.data() + served_;
     out->length = static_cast<uint32_t>(std::min(packet_bytes_, batch_.size() - served_));
     out->expected_ip_id = 0;
-    out->received_at = now + receive_takes;
+    out->received_at = received_at_ = std::max(received_at_, now) + receive_takes;
     served_ += out->length;
     out->more_follow = served_ != batch_.size();
     return true;
@@ -73,7 +73,7 @@ class CablePort final : public transport::PacketPort {
   uint32_t room_per_flush = kUnlimited;
   uint32_t sent_since_flush = 0;
   uint32_t receive_buffer = 0;  // bytes
-  Duration receive_takes;       // from the call of Receive to the packet
+  Duration receive_takes;       // each
   std::vector<Gid> groups;
   bool wants_grh = true;
 
@@ -100,6 +100,7 @@ class CablePort final : public transport::PacketPort {
   transport::wire::PacketAddress address_;
   std::vector<std::byte> batch_;
   size_t packet_bytes_ = 0, served_ = 0;
+  Instant received_at_;
   transport::PortCounters counters_;
 };
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/cache_line.h"
 #include "core/base/check.h"
 #include "core/shm/layout.h"
 #include "softnic/dma/bus_error.h"
@@ -122,7 +123,7 @@ void Copier::SetLastLineApart(Target target, iovec* local, uint32_t* locals, iov
                               uint32_t* pieces) {
   const iovec& last = remote[*pieces - 1];
   const uint64_t end = reinterpret_cast<uint64_t>(last.iov_base) + last.iov_len;
-  const uint64_t tail = (end - 1) % shm::kCacheLineBytes + 1;
+  const uint64_t tail = (end - 1) % kCacheLineBytes + 1;
   if (target.assistant != nullptr) {
     CutTail(remote, pieces, tail);
   } else {

@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "core/base/check.h"
-#include "core/base/monotonic_clock.h"
 #include "core/base/sched_attr.h"
+#include "core/clock/monotonic_clock.h"
 
 namespace verbena::softnic {
 

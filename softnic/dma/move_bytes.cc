@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/base/cache_line.h"
 #include "transport/wire/crc32.h"
 
 #if defined(__x86_64__)
@@ -125,7 +126,6 @@ constexpr size_t kBlocksFromBytes = 128;
 const bool has_fast_string_move = HasFastStringMove();
 // What fits the first cache with its source moves faster by blocks.
 constexpr size_t kStringFromBytes = 32 * 1024;
-constexpr size_t kLineBytes = 64;
 
 }  // namespace
 
@@ -138,7 +138,7 @@ void MoveBytes(std::byte* to, const std::byte* from, size_t bytes) {
 void MoveBytesInAnyOrder(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes >= kStringFromBytes && has_fast_string_move) {
     // Half as fast to where no line begins.
-    const size_t head = -reinterpret_cast<uintptr_t>(to) % kLineBytes;
+    const size_t head = -reinterpret_cast<uintptr_t>(to) % kCacheLineBytes;
     MoveBytes(to, from, head);
     const size_t any = bytes - head - kLastInOrderBytes;
     MoveString(to + head, from + head, any);

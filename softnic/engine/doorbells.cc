@@ -6,8 +6,8 @@
 #include <cstring>
 #include <utility>
 
-#include "core/base/monotonic_clock.h"
 #include "core/base/prefetch.h"
+#include "core/clock/monotonic_clock.h"
 #include "softnic/engine/shard.h"
 
 namespace verbena::softnic {

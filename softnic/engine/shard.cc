@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "core/base/check.h"
-#include "core/base/monotonic_clock.h"
+#include "core/clock/monotonic_clock.h"
 #include "softnic/engine/wakeup_cost.h"
 
 namespace verbena::softnic {

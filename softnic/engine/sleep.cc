@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "core/base/monotonic_clock.h"
+#include "core/clock/monotonic_clock.h"
 #include "softnic/engine/shard.h"
 #include "softnic/engine/spin_policy.h"
 

@@ -41,7 +41,7 @@
 #include <vector>
 
 #include "core/base/check.h"
-#include "core/base/monotonic_clock.h"
+#include "core/clock/monotonic_clock.h"
 #include "softnic/device/test_world.h"
 #include "tests/simulation/dma.h"
 #include "transport/port/udp/open_udp_port.h"

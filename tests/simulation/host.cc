@@ -4,12 +4,13 @@
 #include <cstring>
 #include <new>
 
+#include "core/base/cache_line.h"
 #include "core/base/check.h"
 
 namespace verbena::simulation {
 namespace {
 
-constexpr std::align_val_t kCacheLine{shm::kCacheLineBytes};
+constexpr std::align_val_t kCacheLine{kCacheLineBytes};
 
 }  // namespace
 

@@ -30,7 +30,8 @@ NOT_DETERMINISTIC = ["transport/port/udp", "transport/port/uring", "transport/po
 
 # (what, pattern, also in tests)
 BANS = [
-    ("reads a clock", r"\b\w*_clock::now\b|\bclock_gettime\s*\(|\bgettimeofday\s*\(", True),
+    ("reads a clock", r"\b\w*_clock::now\b|\bclock_gettime\s*\(|\bgettimeofday\s*\("
+     r"|\bReadMonotonicClock\b", True),
     ("draws from the system's randomness",
      r"\brandom_device\b|\bgetrandom\s*\(|\bs?rand\s*\(|\barc4random", True),
     ("starts a thread", r"\bstd::(j?thread|async)\b|\bpthread_create\b", False),

@@ -59,8 +59,8 @@ struct InPacket {
   // The next call gives a packet of the same batch, and leaves `bytes` of this one, and of those
   // before it that said so too, as they are.
   bool more_follow = false;
-  // Not before it arrived: what its sender asks to wait for begins here at the earliest. A port with
-  // a clock reads it when it has the packet; others are told by the `now` of Receive.
+  // Not before it arrived: where its sender asks to wait, that begins here. A port with a clock
+  // reads it when it has the packet; others go by the `now` of Receive.
   Instant received_at = {};
 };
 

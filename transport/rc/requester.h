@@ -56,11 +56,7 @@ class Requester {
   void EndDirect(Instant now, SendRecord& rec);
   void EndDirectWrite(Instant now, PsnCount psns);
   // ---
-  PsnCount PsnsOf(uint32_t bytes) const {
-    return {bytes <= mtu_bytes_
-                ? 1
-                : static_cast<int32_t>((uint64_t{bytes} + mtu_bytes_ - 1) >> mtu_shift_)};
-  }
+  PsnCount PsnsOf(uint32_t bytes) const { return PsnsOfMessage(bytes, mtu_bytes_); }
   void OnHeldUp(Instant now) {
     if (ack_deadline_ <= now) ArmAckTimer(now);
   }

@@ -214,11 +214,7 @@ class Responder {
   const AtomicResource* FindAtomic(Psn psn) const;
   bool IsAtomicUnderWay(Psn psn) const;
   bool IsIdle(Psn psn, PsnCount psns, uint32_t bytes) const;  // rc_direct.cc
-  PsnCount PsnsOf(uint32_t bytes) const {
-    return {bytes <= mtu_bytes_
-                ? 1
-                : static_cast<int32_t>((uint64_t{bytes} + mtu_bytes_ - 1) >> mtu_shift_)};
-  }
+  PsnCount PsnsOf(uint32_t bytes) const { return PsnsOfMessage(bytes, mtu_bytes_); }
   bool WantsResponse(const Op& op) const {
     return op.kind == OpKind::kRead || op.kind == OpKind::kAtomic ||
            op.kind == OpKind::kAtomicReplay || op.kind == OpKind::kAtomicWrite ||

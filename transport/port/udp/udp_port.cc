@@ -1,5 +1,4 @@
 #include "transport/port/udp/udp_port.h"
-#include "core/base/monotonic_clock.h"
 
 #include <unistd.h>
 
@@ -8,6 +7,8 @@
 #include <cstring>
 #include <string>
 #include <utility>
+
+#include "core/clock/monotonic_clock.h"
 
 namespace verbena::transport {
 namespace {

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <map>
 
-#include "core/base/monotonic_clock.h"
+#include "core/clock/monotonic_clock.h"
 #include "transport/port/udp/open_udp_port.h"
 #include "transport/port/udp/udp_options.h"
 #include "transport/port/udp/udp_port_test_util.h"
