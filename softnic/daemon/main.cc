@@ -21,6 +21,7 @@
 
 namespace {
 
+using verbena::ReadMonotonicClock;
 using verbena::softnic::ControlServer;
 using verbena::softnic::CopyCrew;
 using verbena::softnic::DaemonOptions;
@@ -82,7 +83,7 @@ void IgnoreSignals() {
 int Serve(const DaemonOptions& options) {
   DeviceConfig config;
   config.limits = options.limits;
-  config.completion_clock = verbena::ReadMonotonicClock;
+  config.completion_clock = ReadMonotonicClock;
   Networks networks(options.network);
   if (networks.IsUsed()) {
     std::string error = networks.Open(options.nics, options.control.name_prefix,
