@@ -441,6 +441,7 @@ class DeviceCore {
   // --- schedule.cc ------------------------------------------------------------------------------
   void AdvanceTo(Instant now) { now_ = std::max(now_, now); }
   void BeginTurn(Instant now);
+  bool OnRung(DeviceQp& qp);
   // After any input to `qp`: submits its DMA at once, and drains the rest in Settle.
   void AfterInput(DeviceQp& qp) {
     SubmitDmas(qp, nullptr);
@@ -591,8 +592,7 @@ class DeviceCore {
   transport::Completion blank_completion_{};
 
   std::deque<PastCommand> history_;
-  uint64_t commands_ = 0;
-  uint64_t hostile_acts_ = 0, send_wqes_ = 0, pdus_ = 0;
+  uint64_t commands_ = 0, hostile_acts_ = 0, send_wqes_ = 0, pdus_ = 0;
   uint64_t outputs_ = 0;  // responses and completions drained
   uint64_t payload_bytes_ = 0;
 };

@@ -24,21 +24,21 @@ constexpr Duration kHeldUpMax = Milliseconds(10'000);
 }  // namespace
 
 bool DeviceCore::OnDoorbell(Instant now, SessionId id, uint32_t doorbell) {
-  AdvanceTo(now);
-  Session* session = FindSession(id);
-  if (session == nullptr || session->is_closing) return false;
-  DeviceQp* qp = session->doorbells.Find(doorbell);
-  if (qp == nullptr) return false;  // rung before a destroy, or at random
-  qp->transport->OnDoorbell(now);
-  if (qp->transport->HasRequestWork()) may_be_streaming_ = is_streaming_ = false;
+  return OnDoorbells(now, id, &doorbell, 1) == 0;
+}
+
+// False: nothing will come of it.
+bool DeviceCore::OnRung(DeviceQp& qp) {
+  qp.transport->OnDoorbell(now_);
+  if (qp.transport->HasRequestWork()) may_be_streaming_ = is_streaming_ = false;
   // As a rule nothing comes of it before the QP's turn.
-  if (qp->transport->state() == QpState::kRts && qp->waiting.empty() && MaySend(*qp)) {
-    MakeReady(*qp);
+  if (qp.transport->state() == QpState::kRts && qp.waiting.empty() && MaySend(qp)) {
+    MakeReady(qp);
     return true;
   }
-  AfterInput(*qp);
+  AfterInput(qp);
   Settle();
-  return qp->transport->state() != QpState::kErr;
+  return qp.transport->state() != QpState::kErr;
 }
 
 void DeviceCore::ExpectDoorbell(SessionId id, uint32_t doorbell) const {
@@ -54,20 +54,24 @@ void DeviceCore::ExpectDoorbell(SessionId id, uint32_t doorbell) const {
 // for all at once they would not come any sooner, and nothing would be done meanwhile.)
 uint32_t DeviceCore::OnDoorbells(Instant now, SessionId id, const uint32_t* doorbells,
                                  uint32_t count) {
+  AdvanceTo(now);
   const Session* session = FindSession(id);
-  const bool looks_ahead = session != nullptr && session->qps.size() >= config_.limits.many_qps;
-  std::array<DeviceQp*, kFar> qps = {};
+  if (session == nullptr || session->is_closing) return count;
+  const bool looks_ahead = session->qps.size() >= config_.limits.many_qps;
+  std::array<DeviceQp*, kFar> qps;
   uint32_t far = 0, near = 0, fruitless = 0;
   for (uint32_t i = 0; i < count; ++i) {
-    for (; looks_ahead && far < std::min(count, i + kFar); ++far) {
+    for (const uint32_t end = std::min(count, looks_ahead ? i + kFar : i + 1); far < end; ++far) {
       DeviceQp* qp = qps[far % kFar] = session->doorbells.Find(doorbells[far]);
-      if (qp != nullptr) qp->ExpectDoorbell();
+      if (looks_ahead && qp != nullptr) qp->ExpectDoorbell();
     }
-    for (; near < std::min(far, i + kNear); ++near) {
+    for (; looks_ahead && near < std::min(far, i + kNear); ++near) {
       const DeviceQp* qp = qps[near % kFar];
       if (qp != nullptr) qp->transport->ExpectDoorbell();
     }
-    if (!OnDoorbell(now, id, doorbells[i])) ++fruitless;
+    // nullptr: rung before a destroy, or at random.
+    DeviceQp* qp = qps[i % kFar];
+    if (qp == nullptr || !OnRung(*qp)) ++fruitless;
   }
   return fruitless;
 }
@@ -92,13 +96,13 @@ class DeviceCore::Lookahead {
       DeviceQp& qp = *qps_[index];
       if (!qp.transport->Expect()) qp.ExpectRest();
       qp.send_ring.PrefetchNext();
-      const DeviceQp* peer = core_->FindQp(qp.peer);
+      const DeviceQp* peer = peers_[index] = core_->FindQp(qp.peer);
       if (peer != nullptr && peer != &qp) peer->Expect();
     }
     if (const uint32_t index = place - (kFar - kNear); index < count_) {
       DeviceQp& qp = *qps_[index];
       qp.transport->ExpectRecord();
-      const DeviceQp* peer = core_->FindQp(qp.peer);
+      const DeviceQp* peer = peers_[index];
       if (peer == nullptr) return;
       if (peer != &qp && !peer->transport->Expect()) peer->ExpectRest();
       qp.ExpectMove(*peer);
@@ -108,6 +112,7 @@ class DeviceCore::Lookahead {
   const DeviceCore* const core_;
   uint32_t count_ = 0, turn_ = 0;
   std::array<DeviceQp*, kPdusPerSessionTurn> qps_;
+  std::array<const DeviceQp*, kPdusPerSessionTurn> peers_;
 };
 
 void DeviceCore::MarkForDrain(DeviceQp& qp) {

@@ -17,12 +17,13 @@ namespace verbena::softnic {
 
 class AckHold {
  public:
-  // A client that spins answers within 1 to 2 µs. Counted from the turn after the one that took in
-  // what is answered: before that no client can have seen it.
-  static constexpr Duration kWait = Microseconds(5);
-  // An answer to an acknowledgement that was sent: that takes a system call, which is what waiting
-  // saves. Or one of the turn after it, however long turns are on a slow machine.
-  static constexpr Duration kSoon = Microseconds(10);
+  // A client that spins answers within 1 to 2 µs; one that shares its CPU, as most do where there
+  // are two, when it has it again. Counted from the turn after the one that took in what is
+  // answered: before that no client can have seen it.
+  static constexpr Duration kWait = Microseconds(20);
+  // An answer to an acknowledgement that was sent: that takes a system call, 8 µs on some machines,
+  // which is what waiting saves. Or one of the turn after it, however long turns are.
+  static constexpr Duration kSoon = Microseconds(40);
   static constexpr uint32_t kAnswersToTrust = 8;
   static constexpr uint32_t kAnswersToTrustMax = 8192;
 
