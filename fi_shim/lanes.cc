@@ -2,12 +2,12 @@
 // management, lost, and made anew where operations of it are left that the peer has not seen.
 #include <poll.h>
 #include <string.h>
-#include <time.h>
 
 #include <algorithm>
 #include <new>
 
 #include "core/base/types.h"
+#include "core/clock/monotonic_clock.h"
 #include "fi_shim/cm_calls.h"
 #include "fi_shim/cm_channel.h"
 #include "fi_shim/kept_entries.h"
@@ -353,11 +353,7 @@ void Pump(RdmEndpoint* ep) {
   if (ep->lanes_unsettled.load() != 0) SettleDrained(ep);
 }
 
-int64_t NowMs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000 + now.tv_nsec / 1'000'000;
-}
+int64_t NowMs() { return ReadMonotonicClock().ns / 1'000'000; }
 
 // Numbers of the AV whose address has gone, or is another's, lead nowhere.
 void ForgetRemoved(RdmEndpoint* ep) {

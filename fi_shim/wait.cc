@@ -6,11 +6,11 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <new>
 
+#include "core/clock/monotonic_clock.h"
 #include "fi_shim/enums.h"
 #include "fi_shim/fids.h"
 
@@ -24,11 +24,7 @@ namespace {
 
 constexpr int64_t kNsPerMs = 1'000'000;
 
-int64_t NowNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
+int64_t NowNs() { return ReadMonotonicClock().ns; }
 
 void CloseFd(int* fd) {
   if (*fd >= 0) close(*fd);

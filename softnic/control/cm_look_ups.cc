@@ -8,7 +8,6 @@
 #include "core/clock/monotonic_clock.h"
 #include "softnic/control/unique_fd.h"
 #include "softnic/control/watch.h"
-#include "softnic/engine/shard.h"
 
 namespace verbena::softnic {
 

@@ -58,10 +58,11 @@ uint32_t DeviceCore::OnDoorbells(Instant now, SessionId id, const uint32_t* door
   const Session* session = FindSession(id);
   if (session == nullptr || session->is_closing) return count;
   const bool looks_ahead = session->qps.size() >= config_.limits.many_qps;
+  const uint32_t ahead = looks_ahead ? kFar : 1;
   std::array<DeviceQp*, kFar> qps;
   uint32_t far = 0, near = 0, fruitless = 0;
   for (uint32_t i = 0; i < count; ++i) {
-    for (const uint32_t end = std::min(count, looks_ahead ? i + kFar : i + 1); far < end; ++far) {
+    for (; far < std::min(count, i + ahead); ++far) {
       DeviceQp* qp = qps[far % kFar] = session->doorbells.Find(doorbells[far]);
       if (looks_ahead && qp != nullptr) qp->ExpectDoorbell();
     }

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,8 @@
 #include <system_error>
 #include <thread>
 
+#include "core/clock/monotonic_clock.h"
+
 namespace verbena::softnic {
 namespace {
 
@@ -19,11 +20,7 @@ constexpr size_t kRounds = 9;
 // Long enough for the other thread to be asleep again, and its CPU.
 constexpr int64_t kPauseNs = 60'000;
 
-int64_t NowNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000ll + now.tv_nsec;
-}
+int64_t NowNs() { return ReadMonotonicClock().ns; }
 
 struct Eventfd {
   ~Eventfd() {

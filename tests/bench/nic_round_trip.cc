@@ -23,7 +23,6 @@
 // by user and system: a kernel that accounts by ticks, as Debian's does, guesses that split.
 //
 // Rounds of all kinds alternate; medians. Prints a table, and a line of JSON for each figure.
-#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -94,7 +93,7 @@ class Host {
     UdpPortError error;
     port_ = OpenUdpPort({.addresses = {{address_}}}, net_io, &error);
     if (port_ == nullptr) Die(error.text);
-    ReadMonotonicClock();
+    ReadClock();
     world_.device->AddNic(TestWorld::ConfigOf(kHostNumber + number));
     world_.device->AttachPort(0, port_.get());
     client_ = &world_.AddClient(0);
@@ -170,7 +169,7 @@ class Host {
   // A turn of the shard (softnic/engine/shard.cc), in its order; the one reading of the clock. As
   // there, what was just posted goes out before a look at the network.
   void Turn() {
-    ReadMonotonicClock();
+    ReadClock();
     const Instant now = world_.now;
     DeviceCore& device = *world_.device;
     bool worked = std::exchange(has_rung_, false);
@@ -194,11 +193,7 @@ class Host {
   static constexpr uint32_t kPdusPerTurn = 64;
   static constexpr uint32_t kPacketsPerTurn = 64;
 
-  void ReadMonotonicClock() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    world_.now = {t.tv_sec * 1'000'000'000ll + t.tv_nsec};
-  }
+  void ReadClock() { world_.now = ReadMonotonicClock(); }
 
   struct Memory {
     alignas(64) uint64_t inbox = 0;
