@@ -235,7 +235,7 @@ class LocalWire : public ::testing::TestWithParam<Service> {
 };
 
 TEST_P(LocalWire, NobodyCanTell) {
-  constexpr uint32_t kSeeds = 50;
+  constexpr uint32_t kSeeds = 30;
   for (uint32_t seed = 0; seed < kSeeds; ++seed) {
     ASSERT_TRUE(Run(seed));
   }
