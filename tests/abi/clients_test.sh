@@ -10,9 +10,10 @@ path=${path%:}
 failed=0 checked=0 skipped=""
 
 check() {
-  # Python modules find the interpreter's symbols only inside it, and Open MPI's those of its core.
+  # Python modules find the interpreter's symbols only inside it, and Open MPI's and uDAPL's those of
+  # their core.
   bad=$(LD_LIBRARY_PATH=$path ldd -r "$1" 2>&1 |
-    grep -E 'undefined symbol|not found|not defined' | grep -vE 'undefined symbol: (_?Py|(opal|orte|mca)_)' || true)
+    grep -E 'undefined symbol|not found|not defined' | grep -vE 'undefined symbol: (_?Py|(opal|orte|mca|dats?)_)' || true)
   if [ -n "$bad" ]; then
     echo "FAILED: $1"
     echo "$bad"
