@@ -20,7 +20,7 @@ packages_of() {
       echo binutils clang iproute2 procps strace tshark util-linux
       echo libmpich-dev libopenmpi-dev libucx-dev mpich openmpi-bin ucx-utils
       echo fio libfabric-bin libjemalloc-dev libjemalloc2
-      echo dapl2-utils libaio1 libdapl2 libiscsi-bin qemu-system-x86
+      echo dapl2-utils libaio1 libdapl2 libgloo-dev libiscsi-bin qemu-system-x86
       ;;
     # Interoperability with the kernel's rdma_rxe in a guest. What runs inside the guest is fetched
     # by tests/interop/image.py and installed nowhere.

@@ -1,9 +1,11 @@
 """Unmodified programs whose own business is something else, and which have RDMA for a transport:
-uDAPL's tests by each of its ways to a NIC, iSCSI disks by iSER, live migration of a virtual machine."""
+uDAPL's tests by each of its ways to a NIC, iSCSI disks by iSER, live migration of a virtual machine, and
+PyTorch's collectives."""
 
 import glob
 import json
 import os
+import re
 import socket
 
 from harness import PROGRAMS, NotHere, Spec, check, free_port, wait_for
@@ -32,6 +34,7 @@ DISK_BYTES = 16 << 20
 # libiscsi's own tests of these commands: reads and writes of every size, and refusals. (Those of Read10 and
 # Write10 post more at once than libiscsi has descriptors for, and crash in it.)
 SCSI_TESTS = ["Read12", "Read16", "Write12", "Write16", "WriteVerify10", "OrWrite", "Verify10"]
+RANKS = 4
 GUEST_MB, RANDOM_AT, RANDOM_BYTES = 128, 32 << 20, 64 << 20
 
 
@@ -212,6 +215,28 @@ def migration(pair_of, pins_all):
     return case_function
 
 
+# --- Gloo -----------------------------------------------------------------------------------------
+
+
+def gloo(pair_of):
+    """Collectives of four ranks over Gloo's ibverbs transport, half of them on each host."""
+    def case_function(case):
+        program, pair = case.program("gloo_collectives"), pair_of(case)
+        meeting = case.dir / "meeting"
+        meeting.mkdir()
+        ranks = []
+        for rank in range(RANKS):
+            host, device = ((pair.server, pair.devices[0]), (pair.client, pair.devices[1]))[rank % 2]
+            ranks.append(host.spawn(case, [program, device, pair.gid_index, rank, RANKS, meeting],
+                                    name=f"rank{rank}"))
+        for process in ranks:
+            process.expect_exit(LIMIT_S)
+            check(re.fullmatch(r"[1-9]\d* comparisons\n", process.out), process.tail())
+        case.note(ranks[0].out.strip() + " in each rank")
+        nothing_is_left(case, pair)
+    return case_function
+
+
 def cases(thorough):
     specs = []
     for where, pair_of in (("one host", beside), ("two hosts", two)):
@@ -221,6 +246,7 @@ def cases(thorough):
                 if thorough or (where, program, provider) in GATE_DAPL:
                     specs.append(Spec(f"uDAPL, {program} by {provider}, {where}",
                                       dapl(pair_of, program, provider), LIMIT_S + 40))
+        specs.append(Spec(f"Gloo, collectives of {RANKS} ranks, {where}", gloo(pair_of), 2 * LIMIT_S))
         specs.append(Spec(f"iSER, a disk read and written, {where}", iser(pair_of), 2 * LIMIT_S))
     # rdma_cm's QPs send again after a second, where what is lost ended a burst: libiscsi gives up by then, and
     # a migration takes long.
