@@ -5,7 +5,7 @@ import re
 from harness import Spec, check
 
 # Local runs first: a seed that fails there needs no network to be understood.
-SEEDS_LOCAL, SEEDS_MAPPED, SEEDS_WIRE = 120, 60, 60
+SEEDS_LOCAL, SEEDS_MAPPED, SEEDS_WIRE = 150, 60, 60
 LIMIT_S = 120
 SUM = re.compile(r"^(\d+) programs, (\d+) failed, (\d+) calls", re.MULTILINE)
 
@@ -26,7 +26,7 @@ def programs(first_seed, seeds, dma=None):
 
 
 def cases(thorough):
-    more = 25 if thorough else 1
+    more = 20 if thorough else 1
     limit_s = LIMIT_S * more
     return [Spec("random programs", programs(1, SEEDS_LOCAL * more), limit_s),
             Spec("random programs, mapped memory", programs(100_001, SEEDS_MAPPED * more, "mapped"),
