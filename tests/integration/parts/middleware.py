@@ -180,25 +180,47 @@ class Machine:
         self.process.expect_exit(20)
 
 
-def migration(pair_of, pins_all):
-    """A machine with random bytes in its memory goes to the other host; each byte is there."""
+def start_migration(case, pair, pins_all=False, **parameters):
+    """A machine with random bytes in its memory sets out for the other host. Source, target, and what the
+    memory was."""
+    bytes_file, place = case.dir / "random", f"rdma:{pair.server.address}:{free_port()}"
+    bytes_file.write_bytes(os.urandom(RANDOM_BYTES))
+    target = Machine(case, pair.server, "target", "-incoming", "defer")
+    source = Machine(case, pair.client, "source", "-device",
+                     f"loader,file={bytes_file},addr={RANDOM_AT:#x},force-raw=on")
+    if pins_all:
+        for machine in (source, target):
+            machine.ask("migrate-set-capabilities",
+                        capabilities=[{"capability": "rdma-pin-all", "state": True}])
+    target.ask("migrate-incoming", uri=place)
+    await_listener(pair.server, target.process, place.rsplit(":", 1)[1])
+    before = source.memory(case.dir / "before")
+    check(bytes_file.read_bytes() in before, "the machine has not what it was to begin with")
+    source.ask("migrate-set-parameters", **parameters)
+    source.ask("migrate", uri=place)
+    return source, target, before
+
+
+def migration_fails(who_dies):
+    """Whoever dies amid a migration: its source goes on as if nothing had been asked of it."""
     def case_function(case):
-        pair, port = pair_of(case), free_port()
-        bytes_file = case.dir / "random"
-        bytes_file.write_bytes(os.urandom(RANDOM_BYTES))
-        place = f"rdma:{pair.server.address}:{port}"
-        target = Machine(case, pair.server, "target", "-incoming", "defer")
-        source = Machine(case, pair.client, "source", "-device",
-                         f"loader,file={bytes_file},addr={RANDOM_AT:#x},force-raw=on")
-        if pins_all:
-            for machine in (source, target):
-                machine.ask("migrate-set-capabilities",
-                            capabilities=[{"capability": "rdma-pin-all", "state": True}])
-        target.ask("migrate-incoming", uri=place)
-        await_listener(pair.server, target.process, port)
-        before = source.memory(case.dir / "before")
-        check(bytes_file.read_bytes() in before, "the machine has not what it was to begin with")
-        source.ask("migrate", uri=place)
+        pair = two(case)
+        source, target, before = start_migration(case, pair, **{"max-bandwidth": 4 << 20})
+        wait_for(lambda: source.ask("query-migrate").get("ram", {}).get("transferred", 0) > 1 << 20, 20,
+                 "it is under way")
+        {"target": target.process, "the source's daemon": pair.client.instance.daemon,
+         "the target's daemon": pair.server.instance.daemon}[who_dies].kill()
+        wait_for(lambda: source.ask("query-migrate")["status"] == "failed", 20, "it has failed")
+        check(source.memory(case.dir / "after") == before, "the source's memory is another")
+        source.end()
+    return case_function
+
+
+def migration(pair_of, pins_all):
+    """Each byte is there."""
+    def case_function(case):
+        pair = pair_of(case)
+        source, target, before = start_migration(case, pair, pins_all)
 
         def is_over():
             told = source.ask("query-migrate")
@@ -255,4 +277,6 @@ def cases(thorough):
         for pins_all in (False, True):
             specs.append(Spec(f"a virtual machine migrates{', all pinned' if pins_all else ''}, {where}",
                               migration(pair_of, pins_all), 3 * LIMIT_S))
+    for who in ("target", "the source's daemon", "the target's daemon"):
+        specs.append(Spec(f"a virtual machine migrates, {who} is killed", migration_fails(who), 2 * LIMIT_S))
     return specs
