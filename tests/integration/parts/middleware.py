@@ -9,11 +9,11 @@ import re
 import socket
 
 from harness import PROGRAMS, NotHere, Spec, check, free_port, wait_for
-from hosts import IPV4, LossyLink, Namespace, Pair, pair_on, two_hosts
-from parts.rdmacm import await_listener, nothing_is_left
+from hosts import IPV4
+from parts.lossy import lossy_hosts
+from parts.rdmacm import MTU, await_listener, beside, nothing_is_left, on_two_hosts
 
-MTU = 4200
-LOSS_PPM = 10_000
+FAULTS = {"loss": 10_000, "duplicate": 10_000, "reorder": 10_000}  # of a million packets
 LIMIT_S = 60
 # uDAPL's providers: its library, and by what it names a NIC.
 DAT_PROVIDERS = {"cma": ("libdaplofa.so.2", "{address} 0"), "scm": ("libdaploscm.so.2", "{device} 1"),
@@ -44,18 +44,8 @@ def need(path):
     return path
 
 
-def beside(case):
-    return Pair.beside(case.instance())
-
-
-def two(case):
-    return two_hosts(case, MTU, IPV4)
-
-
-def lossy(case):
-    left, right = Namespace(case, "left"), Namespace(case, "right")
-    LossyLink(case, left, right, MTU, loss=LOSS_PPM, duplicate=LOSS_PPM, reorder=LOSS_PPM)
-    return pair_on(left, right)
+def over_loss(case):
+    return lossy_hosts(case, MTU, IPV4, FAULTS)[0]
 
 
 # --- uDAPL ----------------------------------------------------------------------------------------
@@ -204,7 +194,7 @@ def start_migration(case, pair, pins_all=False, **parameters):
 def migration_fails(who_dies):
     """Whoever dies amid a migration: its source goes on as if nothing had been asked of it."""
     def case_function(case):
-        pair = two(case)
+        pair = on_two_hosts(case)
         source, target, before = start_migration(case, pair, **{"max-bandwidth": 4 << 20})
         wait_for(lambda: source.ask("query-migrate").get("ram", {}).get("transferred", 0) > 1 << 20, 20,
                  "it is under way")
@@ -261,7 +251,7 @@ def gloo(pair_of):
 
 def cases(thorough):
     specs = []
-    for where, pair_of in (("one host", beside), ("two hosts", two)):
+    for where, pair_of in (("one host", beside), ("two hosts", on_two_hosts)):
         for program in DAT_PROGRAMS:
             # The others have no shared receive queues.
             for provider in ["cma"] if program == "dtestsrq" else DAT_PROVIDERS:
@@ -272,8 +262,8 @@ def cases(thorough):
         specs.append(Spec(f"iSER, a disk read and written, {where}", iser(pair_of), 2 * LIMIT_S))
     # rdma_cm's QPs send again after a second, where what is lost ended a burst: libiscsi gives up by then, and
     # a migration takes long.
-    for where, pair_of in (("one host", beside), ("two hosts", two),
-                           *((("1 % loss", lossy),) if thorough else ())):
+    for where, pair_of in (("one host", beside), ("two hosts", on_two_hosts),
+                           *((("1 % loss", over_loss),) if thorough else ())):
         for pins_all in (False, True):
             specs.append(Spec(f"a virtual machine migrates{', all pinned' if pins_all else ''}, {where}",
                               migration(pair_of, pins_all), 3 * LIMIT_S))
