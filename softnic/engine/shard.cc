@@ -55,6 +55,7 @@ void Shard::Start() {
   const Duration wakeup_cost = MeasureWakeupCost();
   spin_times_ = SpinTimes::ForWakeup(wakeup_cost);
   contention_ = CpuContention(wakeup_cost);
+  yield_policy_ = YieldPolicy(wakeup_cost);
   crew_->Start([this](CopyThread& me) { Lead(me); },
                [this] {
                  attention_.store(true, std::memory_order_seq_cst);

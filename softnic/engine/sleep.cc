@@ -67,8 +67,7 @@ void Shard::Yield() {
   sched_yield();
   now_ = ReadMonotonicClock();
   Count(yields_);
-  if (now_ - begin >= YieldPolicy::kLate) Count(late_yields_);
-  yield_policy_.OnYielded(now_, now_ - begin);
+  if (yield_policy_.OnYielded(now_, now_ - begin)) Count(late_yields_);
 }
 
 void Shard::EndYields(bool shares_cpu) {

@@ -12,27 +12,31 @@
 
 namespace verbena::softnic {
 
-// Both follow from what a remote wake-up costs on this machine (wakeup_cost.h).
+// All follow from what a remote wake-up costs on this machine (wakeup_cost.h).
 struct SpinTimes {
   static constexpr Duration kAloneMin = Microseconds(50);
   static constexpr Duration kAloneMax = Microseconds(200);
   static constexpr Duration kForPacketsMin = Microseconds(20);
   static constexpr Duration kForPacketsMax = Microseconds(80);
+  static constexpr Duration kForAnswerMin = Nanoseconds(2'500);
+  static constexpr Duration kForAnswerMax = Microseconds(25);
 
   // Nobody else wants this CPU.
   Duration alone = kAloneMin;
   // Packets are due, and no client has a part in that: worth as much waiting as a sleep and a
   // remote wake-up cost.
   Duration for_packets = kForPacketsMin;
+  // What a peer that spins on another CPU needs to see our copy and to post its answer, and some: 1
+  // µs where the CPUs are near, up to 2 µs where a cache line takes 0.3 µs between them, 10 to 20 µs
+  // where they are emulated, and a wake-up takes 60 to 200 µs.
+  Duration for_answer = kForAnswerMin;
 
   static SpinTimes ForWakeup(Duration cost) {
     return {{std::clamp(3 * cost.ns, kAloneMin.ns, kAloneMax.ns)},
-            {std::clamp(cost.ns, kForPacketsMin.ns, kForPacketsMax.ns)}};
+            {std::clamp(cost.ns, kForPacketsMin.ns, kForPacketsMax.ns)},
+            {std::clamp(cost.ns / 4, kForAnswerMin.ns, kForAnswerMax.ns)}};
   }
 };
-// What a peer that spins on another CPU needs to see our copy and to post its answer, and some: 1
-// µs where the CPUs are near, up to 2 µs where a cache line takes 0.3 µs between them.
-inline constexpr Duration kSpinForAnswer = Nanoseconds(2'500);
 
 // Where the clients that were active just now last ran. The words are the clients' and may lie:
 // then the shard sleeps early, or spins for SpinTimes::alone at most.
@@ -85,7 +89,7 @@ class SpinPolicy {
   // wait for it is cheaper than two context switches. If it waits elsewhere, the answer is due from
   // the client that can't run while we do.
   Duration ForAnswer() const {
-    return last_is_here_ && someone_elsewhere_ ? kSpinForAnswer : Duration{0};
+    return last_is_here_ && someone_elsewhere_ ? times_.for_answer : Duration{0};
   }
 
   uint32_t own_cpu_;

@@ -26,7 +26,7 @@ TEST(SpinPolicy, AwaitsTheAnswerFromElsewhereToWhoWaitsHere) {
   SpinPolicy policy(kHere);
   policy.AddClient(kHere, true);
   policy.AddClient(kElsewhere, false);
-  EXPECT_EQ(policy.Limit(), kSpinForAnswer);
+  EXPECT_EQ(policy.Limit(), SpinTimes{}.for_answer);
   EXPECT_TRUE(policy.SharesCpu());
 }
 
@@ -69,18 +69,26 @@ TEST(SpinPolicy, SpinsLongerWhereWakingTakesLonger) {
   const SpinTimes quick = SpinTimes::ForWakeup(Microseconds(13));
   EXPECT_EQ(quick.alone, Microseconds(50));
   EXPECT_EQ(quick.for_packets, Microseconds(20));
+  EXPECT_EQ(quick.for_answer, Nanoseconds(3'250));
   const SpinTimes slow = SpinTimes::ForWakeup(Microseconds(50));
   EXPECT_EQ(slow.alone, Microseconds(150));
   EXPECT_EQ(slow.for_packets, Microseconds(50));
+  EXPECT_EQ(slow.for_answer, Nanoseconds(12'500));
   SpinPolicy policy(kHere, slow);
   EXPECT_EQ(policy.Limit(), slow.alone);
   policy.AddClient(kHere, true);
   policy.ExpectPackets();
   EXPECT_EQ(policy.Limit(), slow.for_packets);
+  SpinPolicy awaits(kHere, slow);
+  awaits.AddClient(kHere, true);
+  awaits.AddClient(kElsewhere, false);
+  EXPECT_EQ(awaits.Limit(), slow.for_answer);
   // Measured while the machine was busy with something else.
   const SpinTimes most = SpinTimes::ForWakeup(Milliseconds(30));
   EXPECT_EQ(most.alone, SpinTimes::kAloneMax);
   EXPECT_EQ(most.for_packets, SpinTimes::kForPacketsMax);
+  EXPECT_EQ(most.for_answer, SpinTimes::kForAnswerMax);
+  EXPECT_EQ(SpinTimes::ForWakeup(Duration{0}).for_answer, SpinTimes{}.for_answer);
 }
 
 TEST(SpinPolicy, WhoYieldsSpinsWithoutOnlyForAnAnswer) {
@@ -89,9 +97,9 @@ TEST(SpinPolicy, WhoYieldsSpinsWithoutOnlyForAnAnswer) {
   EXPECT_EQ(here.QuietLimit(false), Duration{0});
   EXPECT_EQ(here.YieldingLimit(), SpinTimes{}.alone);
   here.AddClient(kElsewhere, false);
-  EXPECT_EQ(here.QuietLimit(false), kSpinForAnswer);
-  EXPECT_EQ(here.QuietLimit(true), kSpinForAnswer);
-  EXPECT_EQ(here.YieldingLimit(), kSpinForAnswer) << "the client here may poll memory from then on";
+  EXPECT_EQ(here.QuietLimit(false), SpinTimes{}.for_answer);
+  EXPECT_EQ(here.QuietLimit(true), SpinTimes{}.for_answer);
+  EXPECT_EQ(here.YieldingLimit(), SpinTimes{}.for_answer) << "the client here may poll memory from then on";
   here.ExpectPackets();
   EXPECT_EQ(here.QuietLimit(true), Duration{0});
   here.MakeRoom();
@@ -196,7 +204,7 @@ TEST(SpinPolicy, NeverSpinsLongBesideAClientOnTheSameCpu) {
     SpinPolicy policy(kHere);
     policy.AddClient(kHere, (bits & 1) != 0);
     policy.AddClient((bits & 2) != 0 ? kHere : kElsewhere, (bits & 4) != 0);
-    EXPECT_LE(policy.Limit(), kSpinForAnswer) << bits;
+    EXPECT_LE(policy.Limit(), SpinTimes{}.for_answer) << bits;
   }
 }
 

@@ -18,8 +18,10 @@ namespace verbena::softnic {
 
 class YieldPolicy {
  public:
-  // Who polls has the CPU for microseconds, and a few of them for some more.
-  static constexpr Duration kLate = Microseconds(300);
+  // Who polls has the CPU for microseconds, and a few of them for some more, as slow as the machine
+  // is; who computes keeps it for longer than either of these.
+  static constexpr Duration kLateMin = Microseconds(300);
+  static constexpr Duration kLateMax = Milliseconds(1);
   // So much is let pass, and an eighth of the time: a program that begins, a thread of the
   // kernel's.
   static constexpr Duration kLostMax = Milliseconds(4);
@@ -33,16 +35,24 @@ class YieldPolicy {
   // it does so until others have run for as long).
   static constexpr uint64_t kManyInVain = 32;
 
+  YieldPolicy() = default;
+  explicit YieldPolicy(Duration wakeup_cost)
+      : late_{std::clamp(8 * wakeup_cost.ns, kLateMin.ns, kLateMax.ns)} {}
+
   bool MayYield(Instant now) const { return !backoff_.IsOn(now); }
 
-  // `took`: until the thread had its CPU again.
-  void OnYielded(Instant now, Duration took) {
+  // `took`: until the thread had its CPU again. True: too long.
+  bool OnYielded(Instant now, Duration took) {
     ++yields_;
-    if (took < kLate) return backoff_.OnGood(now);
+    if (took < late_) {
+      backoff_.OnGood(now);
+      return false;
+    }
     const Duration forgiven{(now - last_late_).ns / kLostShare};
     lost_ = std::max(lost_ - forgiven, Duration{0}) + took;
     last_late_ = now;
     if (lost_ >= kLostMax || backoff_.IsOnProbation(now, kProbation)) backoff_.OnHarm(now);
+    return true;
   }
 
   // Whether OnSleep wants to know the switches.
@@ -58,6 +68,7 @@ class YieldPolicy {
 
  private:
   Backoff backoff_{kFirst, kLongest};
+  Duration late_ = kLateMin;
   Duration lost_{0};  // by late ones, less what was forgiven since
   Instant last_late_{0};
   uint64_t yields_ = 0, seen_yields_ = 0;

@@ -41,6 +41,16 @@ TEST_F(Yields, EndForAWhileWhenSomebodyKeepsTheCpu) {
   EXPECT_EQ(Pause(), YieldPolicy::kLongest);
 }
 
+TEST_F(Yields, AreLateByWhatWakingTakes) {
+  YieldPolicy quick(Microseconds(13)), slow(Microseconds(75)), busy(Milliseconds(30));
+  EXPECT_FALSE(quick.OnYielded(now_, Nanoseconds(299'999)));
+  EXPECT_TRUE(quick.OnYielded(now_, YieldPolicy::kLateMin));
+  EXPECT_FALSE(slow.OnYielded(now_, Nanoseconds(599'999)));
+  EXPECT_TRUE(slow.OnYielded(now_, Microseconds(600)));
+  EXPECT_FALSE(busy.OnYielded(now_, Nanoseconds(999'999)));
+  EXPECT_TRUE(busy.OnYielded(now_, YieldPolicy::kLateMax));
+}
+
 TEST_F(Yields, AreForgivenWhatIsSeldom) {
   for (int i = 0; i < 5; ++i) {
     Yield(kTurn);
@@ -54,7 +64,7 @@ TEST_F(Yields, AreForgivenWhatIsSeldom) {
 
 TEST_F(Yields, AreOnProbationAfterAPause) {
   Pause();
-  Yield(YieldPolicy::kLate);
+  Yield(YieldPolicy::kLateMin);
   EXPECT_FALSE(policy_.MayYield(now_));
 }
 
