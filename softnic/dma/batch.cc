@@ -47,6 +47,7 @@ CopyUnit* ProcessDma::NewUnit() {
 DmaOp* ProcessDma::PopLane(uint32_t lane) {
   DmaOp* op = lanes_[lane].first;
   lanes_[lane].first = op->next;
+  queued_ -= 1;
   if (op->next == nullptr) {
     lanes_[lane].last = nullptr;
     lane_mask_ &= ~(1ull << lane);

@@ -482,6 +482,7 @@ void ProcessDma::FreeOp(DmaOp* op) {
 
 void ProcessDma::Enqueue(DmaOp* op) {
   uint32_t lane = LaneOf(op->stream);
+  queued_ += 1;
   op->next = nullptr;
   if (lanes_[lane].last != nullptr) {
     lanes_[lane].last->next = op;
@@ -494,6 +495,7 @@ void ProcessDma::Enqueue(DmaOp* op) {
 
 void ProcessDma::PushFront(DmaOp* op) {
   uint32_t lane = LaneOf(op->stream);
+  queued_ += 1;
   op->next = lanes_[lane].first;
   lanes_[lane].first = op;
   if (op->next == nullptr) lanes_[lane].last = op;

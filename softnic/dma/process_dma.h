@@ -92,6 +92,11 @@ class ProcessDma final : public DmaEngine {
   bool HasWork() const {
     return lane_mask_ != 0 || running_ != nullptr || attention_due_ || crew_->HasFinished();
   }
+  // Enough waits for RunBatch to fill its units. Submit takes more, which only waits longer, and
+  // in memory that has gone cold when its turn comes. What waits for a process that hangs is not
+  // counted.
+  bool IsFull() const { return queued_ >= kQueuedMax; }
+  static constexpr uint32_t kQueuedMax = 16 * kUnitOpsMax;
   // Whether PollDone or PollFence would: what was mapped may be done as soon as it was submitted,
   // and a fence that has nothing to wait for is.
   bool HasDone() const { return !done_.empty() || !fences_.empty(); }
@@ -240,6 +245,7 @@ class ProcessDma final : public DmaEngine {
   std::array<Lane, kLanes> lanes_;
   uint64_t lane_mask_ = 0;  // lanes with operations
   uint32_t next_lane_ = 0;
+  uint32_t queued_ = 0;  // in all lanes
 
   std::deque<CopyUnit> unit_storage_;
   std::vector<CopyUnit*> free_units_;

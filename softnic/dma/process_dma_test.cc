@@ -164,6 +164,33 @@ TEST_F(DmaTest, ManySmallOperationsShareSystemCallsAndKeepOrder) {
   EXPECT_EQ(dma_.units(), 1u);
 }
 
+TEST_F(DmaTest, IsFullWhileEnoughWaitsForItsTurn) {
+  constexpr uint64_t kBytes = 1 << 20;
+  TestTarget a(kBytes);
+  Attach(kA, a);
+  const MemoryId ra = Add(kA, a.addr(), kBytes);
+  auto submit = [&](uint64_t stream, uint32_t length) {
+    Submit(stream, stream, {{ra, length, a.addr()}}, {{ra, length, a.addr() + kBytes / 2}}, length);
+  };
+  auto submit_one_too_few = [&] {
+    for (uint64_t i = 1; i < ProcessDma::kQueuedMax; ++i) submit(i, 1);
+  };
+  {
+    std::lock_guard lock(mutex_);
+    submit_one_too_few();
+    EXPECT_FALSE(dma_.IsFull());
+    submit(0, kBytes / 2);  // in parts, between which it is put back
+    EXPECT_TRUE(dma_.IsFull());
+  }
+  EXPECT_EQ(Run().size(), ProcessDma::kQueuedMax);
+  {
+    std::lock_guard lock(mutex_);
+    submit_one_too_few();
+    EXPECT_FALSE(dma_.IsFull());
+  }
+  Run();
+}
+
 // What does not fit together is carried out by turns, however soon each of them comes again.
 TEST_F(DmaTest, StreamsThatDoNotFitTogetherTakeTurns) {
   for (uint32_t count : {2u, 3u, 4u, 5u}) {

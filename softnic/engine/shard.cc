@@ -185,6 +185,9 @@ bool Shard::PollNetworks(bool has_rung) {
   return !skipped_networks_ && device_->PollPorts(now_, kPacketsPerTurn);
 }
 
+// What clients post waits in their queues while enough copies do: they get no faster by being many.
+void Shard::RunDevice() { device_busy_ = dma_->IsFull() || device_->Run(now_, kPdusPerTurn); }
+
 // Copies are made while no frame of the device is on the stack: a thread that hangs in one leaves
 // the device whole for its successor. What this turn's inputs led to is copied in this turn.
 bool Shard::Turn(CopyThread& me, bool* worked) {
@@ -202,7 +205,7 @@ bool Shard::Turn(CopyThread& me, bool* worked) {
   *worked |= has_rung;
   if (!networks_.empty()) *worked |= PollNetworks(has_rung);
   *worked |= RunTimers();
-  device_busy_ = device_->Run(now_, kPdusPerTurn);
+  RunDevice();
   if (dma_->HasWork()) {
     ProcessDma::Batch batch = dma_->RunBatch(me, kDmaBytesPerTurn);
     if (batch == ProcessDma::Batch::kDeposed) return false;
@@ -210,7 +213,7 @@ bool Shard::Turn(CopyThread& me, bool* worked) {
   }
   if (DeliverDma()) {
     *worked = true;
-    device_busy_ = device_->Run(now_, kPdusPerTurn);
+    RunDevice();
   }
   if (!networks_.empty()) device_busy_ |= device_->FlushPorts(now_);
   if (!closing_.empty()) ReapClosed();

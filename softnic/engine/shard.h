@@ -110,6 +110,7 @@ class Shard {
   void Park(ClientPort* port);
   void Unpark(ClientPort* port);
   void Poll(ClientPort* port);
+  void RunDevice();
   bool HasWorkLeft() const;
 
   // sleep.cc

@@ -27,8 +27,8 @@ struct SpinTimes {
   // remote wake-up cost.
   Duration for_packets = kForPacketsMin;
   // What a peer that spins on another CPU needs to see our copy and to post its answer, and some: 1
-  // µs where the CPUs are near, up to 2 µs where a cache line takes 0.3 µs between them, 10 to 20 µs
-  // where they are emulated, and a wake-up takes 60 to 200 µs.
+  // µs where the CPUs are near, up to 2 µs where a cache line takes 0.3 µs between them, 10 to 20
+  // µs where they are emulated, and a wake-up takes 60 to 200 µs.
   Duration for_answer = kForAnswerMin;
 
   static SpinTimes ForWakeup(Duration cost) {

@@ -99,7 +99,8 @@ TEST(SpinPolicy, WhoYieldsSpinsWithoutOnlyForAnAnswer) {
   here.AddClient(kElsewhere, false);
   EXPECT_EQ(here.QuietLimit(false), SpinTimes{}.for_answer);
   EXPECT_EQ(here.QuietLimit(true), SpinTimes{}.for_answer);
-  EXPECT_EQ(here.YieldingLimit(), SpinTimes{}.for_answer) << "the client here may poll memory from then on";
+  EXPECT_EQ(here.YieldingLimit(), SpinTimes{}.for_answer)
+      << "the client here may poll memory from then on";
   here.ExpectPackets();
   EXPECT_EQ(here.QuietLimit(true), Duration{0});
   here.MakeRoom();

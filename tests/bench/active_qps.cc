@@ -4,11 +4,15 @@
 // alternate between the counts.
 //
 //   active_qps COUNTS WINDOW OPERATIONS ROUNDS     e.g. active_qps 10,10000 128 200000 9
+//   active_qps COUNTS WINDOWeach OPERATIONS ROUNDS e.g. active_qps 10,10000 1each 200000 9
 //
+// The former has WINDOW under way on all QPs together, the latter on each of them, so that a
+// doorbell says as much with many as with few.
 // With a count of 1 and a window of 1 it is the round trip of a process that writes to itself.
 #include <infiniband/verbs.h>
 
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -32,10 +36,19 @@ void Check(bool is_ok, const char* what) {
   exit(1);
 }
 
+// How many may be under way: of all QPs, or of each.
+struct Window {
+  int size = 0;
+  bool is_of_each = false;
+
+  int OfAll(size_t count) const { return is_of_each ? size * static_cast<int>(count) : size; }
+};
+
 // COUNT QPs that share a CQ and a region.
 class Group {
  public:
-  Group(ibv_context* context, size_t count, int window) : memory_(count * kSlotBytes) {
+  Group(ibv_context* context, size_t count, const Window& window)
+      : memory_(count * kSlotBytes), under_way_(count) {
     ibv_gid gid;
     Check(ibv_query_gid(context, 1, kGidIndex, &gid) == 0, "ibv_query_gid");
     pd_ = ibv_alloc_pd(context);
@@ -43,13 +56,14 @@ class Group {
     mr_ = ibv_reg_mr(pd_, memory_.data(), memory_.size(),
                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     Check(mr_ != nullptr, "ibv_reg_mr");
-    cq_ = ibv_create_cq(context, window, nullptr, nullptr, 0);
+    cq_ = ibv_create_cq(context, window.OfAll(count), nullptr, nullptr, 0);
     Check(cq_ != nullptr, "ibv_create_cq");
     ibv_qp_init_attr init = {};
     init.send_cq = init.recv_cq = cq_;
     init.qp_type = IBV_QPT_RC;
     // One of few may have all that is under way.
-    init.cap = {count < 1000 ? static_cast<uint32_t>(window) : 16, 1, 1, 1, 8};
+    const bool may_be_of_one = count < 1000 || window.is_of_each;
+    init.cap = {may_be_of_one ? static_cast<uint32_t>(window.size) : 16, 1, 1, 1, 8};
     init.sq_sig_all = 1;
     for (size_t i = 0; i < count; ++i) {
       ibv_qp* qp = ibv_create_qp(pd_, &init);
@@ -72,11 +86,14 @@ class Group {
   size_t size() const { return qps_.size(); }
 
   // Nanoseconds an operation.
-  double Run(int window, int operations) {
+  double Run(const Window& window, int operations) {
+    const int window_of_all = window.OfAll(size());
+    const int window_of_one = window.is_of_each ? window.size : INT_MAX;
     const auto begin = std::chrono::steady_clock::now();
     int posted = 0, done = 0;
     while (done < operations) {
-      while (posted < operations && posted - done < window) {
+      while (posted < operations && posted - done < window_of_all &&
+             under_way_[next_] < window_of_one) {
         Post(next_);
         next_ = next_ + 1 == qps_.size() ? 0 : next_ + 1;
         ++posted;
@@ -85,6 +102,7 @@ class Group {
       const int count = ibv_poll_cq(cq_, 16, wcs);
       Check(count >= 0, "ibv_poll_cq");
       for (int i = 0; i < count; ++i) {
+        --under_way_[wcs[i].wr_id];
         if (wcs[i].status == IBV_WC_SUCCESS) continue;
         fprintf(stderr, "completion: %s\n", ibv_wc_status_str(wcs[i].status));
         exit(1);
@@ -100,6 +118,7 @@ class Group {
     uint8_t* slot = &memory_[index * kSlotBytes];
     ibv_sge sge = {reinterpret_cast<uint64_t>(slot), 8, mr_->lkey};
     ibv_send_wr wr = {}, *bad = nullptr;
+    wr.wr_id = index;
     wr.sg_list = &sge;
     wr.num_sge = 1;
     wr.opcode = IBV_WR_RDMA_WRITE;
@@ -107,9 +126,11 @@ class Group {
     wr.wr.rdma.remote_addr = reinterpret_cast<uint64_t>(slot + kSlotBytes / 2);
     wr.wr.rdma.rkey = mr_->rkey;
     Check(ibv_post_send(qps_[index], &wr, &bad) == 0, "ibv_post_send");
+    ++under_way_[index];
   }
 
   std::vector<uint8_t> memory_;
+  std::vector<int> under_way_;  // on each QP
   ibv_pd* pd_ = nullptr;
   ibv_mr* mr_ = nullptr;
   ibv_cq* cq_ = nullptr;
@@ -121,10 +142,12 @@ class Group {
 
 int main(int argc, char** argv) {
   if (argc != 5) {
-    fprintf(stderr, "usage: active_qps COUNTS WINDOW OPERATIONS ROUNDS\n");
+    fprintf(stderr, "usage: active_qps COUNTS WINDOW[each] OPERATIONS ROUNDS\n");
     return 2;
   }
-  const int window = atoi(argv[2]), operations = atoi(argv[3]), rounds = atoi(argv[4]);
+  char* unit = nullptr;
+  Window window = {static_cast<int>(strtol(argv[2], &unit, 10)), strcmp(unit, "each") == 0};
+  const int operations = atoi(argv[3]), rounds = atoi(argv[4]);
   int device_count = 0;
   ibv_device** devices = ibv_get_device_list(&device_count);
   Check(device_count > 0, "no device");
