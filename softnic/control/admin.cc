@@ -37,6 +37,7 @@ struct StatusSnapshot {
   DeviceStats stats;
   uint64_t dma_operations = 0;
   uint64_t dma_units = 0;
+  uint64_t dma_queued_most = 0;
   uint64_t dma_process_bytes = 0;
   uint64_t dma_mapped_bytes = 0;
   uint64_t dma_assisted_bytes = 0;
@@ -310,6 +311,7 @@ void AdminConnection::Status() {
         s.stats = server->device()->Stats();
         s.dma_operations = server->dma()->operations();
         s.dma_units = server->dma()->units();
+        s.dma_queued_most = server->dma()->queued_most();
         s.dma_process_bytes = server->dma()->process_bytes();
         s.dma_mapped_bytes = server->dma()->mapped_bytes();
         s.dma_assisted_bytes = server->dma()->assisted_bytes();
@@ -347,6 +349,7 @@ void AdminConnection::Status() {
                                 {"assisted_bytes", s.dma_assisted_bytes},
                                 {"operations", s.dma_operations},
                                 {"units", s.dma_units},
+                                {"queued_most", s.dma_queued_most},
                                 {"slow_processes", s.slow_processes}};
         o["cm"] = CmObject(server->cm()->Counters());
         o["hostile_acts"] = s.stats.hostile_acts;

@@ -483,6 +483,7 @@ void ProcessDma::FreeOp(DmaOp* op) {
 void ProcessDma::Enqueue(DmaOp* op) {
   uint32_t lane = LaneOf(op->stream);
   queued_ += 1;
+  queued_most_ = std::max(queued_most_, queued_);
   op->next = nullptr;
   if (lanes_[lane].last != nullptr) {
     lanes_[lane].last->next = op;

@@ -123,6 +123,8 @@ class ProcessDma final : public DmaEngine {
   uint64_t mapped_bytes() const { return mapped_bytes_.load(std::memory_order_relaxed); }
   uint64_t operations() const { return operations_; }
   uint64_t units() const { return units_executed_; }
+  // How many operations have waited for RunBatch at once.
+  uint32_t queued_most() const { return queued_most_; }
   uint32_t slow_processes() const { return static_cast<uint32_t>(slow_.size()); }
 
  private:
@@ -246,6 +248,7 @@ class ProcessDma final : public DmaEngine {
   uint64_t lane_mask_ = 0;  // lanes with operations
   uint32_t next_lane_ = 0;
   uint32_t queued_ = 0;  // in all lanes
+  uint32_t queued_most_ = 0;
 
   std::deque<CopyUnit> unit_storage_;
   std::vector<CopyUnit*> free_units_;

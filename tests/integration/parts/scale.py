@@ -22,6 +22,18 @@ def objects(case):
     wait_for(lambda: instance.status()["sessions"] == 0, 5, "the session is gone")
 
 
+def work_under_way(case):
+    """What clients post waits in their queues while enough of it waits to be copied."""
+    instance = case.instance()
+    case.run([case.program("active_qps"), "1000", "16each", "100000", "1"], 120,
+             env=instance.env(VERBENA_DMA="process"))
+    dma = instance.status()["dma"]
+    case.note(f"{dma['operations']} operations, {dma['queued_most']} of them waited at once")
+    check(dma["operations"] >= 100000, f"not all by process_vm: {dma}")
+    # 256 are enough; a turn may add some.
+    check(dma["queued_most"] <= 400, f"{dma['queued_most']} of 16000 waited at once")
+
+
 def clients(case):
     count = 200
     instance = case.instance()
@@ -66,6 +78,7 @@ def idle(case):
 def cases(thorough):
     return [
         Spec("10 000 QPs and 10 000 MRs in one client, creation cost flat", objects, 180),
+        Spec("16 messages under way on each of 1000 QPs", work_under_way, 120),
         Spec("200 clients on one daemon", clients, 180),
         Spec("idle daemon", idle, 30),
     ]
