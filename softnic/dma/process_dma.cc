@@ -480,10 +480,14 @@ void ProcessDma::FreeOp(DmaOp* op) {
   free_ops_ = op;
 }
 
-void ProcessDma::Enqueue(DmaOp* op) {
-  uint32_t lane = LaneOf(op->stream);
+void ProcessDma::CountQueued() {
   queued_ += 1;
   queued_most_ = std::max(queued_most_, queued_);
+}
+
+void ProcessDma::Enqueue(DmaOp* op) {
+  uint32_t lane = LaneOf(op->stream);
+  CountQueued();
   op->next = nullptr;
   if (lanes_[lane].last != nullptr) {
     lanes_[lane].last->next = op;
@@ -496,7 +500,7 @@ void ProcessDma::Enqueue(DmaOp* op) {
 
 void ProcessDma::PushFront(DmaOp* op) {
   uint32_t lane = LaneOf(op->stream);
-  queued_ += 1;
+  CountQueued();
   op->next = lanes_[lane].first;
   lanes_[lane].first = op;
   if (op->next == nullptr) lanes_[lane].last = op;

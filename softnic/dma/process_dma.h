@@ -93,8 +93,7 @@ class ProcessDma final : public DmaEngine {
     return lane_mask_ != 0 || running_ != nullptr || attention_due_ || crew_->HasFinished();
   }
   // Enough waits for RunBatch to fill its units. Submit takes more, which only waits longer, and
-  // in memory that has gone cold when its turn comes. What waits for a process that hangs is not
-  // counted.
+  // in memory that has gone cold when its turn comes. What waits for a slow process is not counted.
   bool IsFull() const { return queued_ >= kQueuedMax; }
   static constexpr uint32_t kQueuedMax = 16 * kUnitOpsMax;
   // Whether PollDone or PollFence would: what was mapped may be done as soon as it was submitted,
@@ -192,6 +191,7 @@ class ProcessDma final : public DmaEngine {
   void HoldSession(DmaOp* op, int slot, DmaSession* session);
   void ReleaseHolds(DmaOp* op);
   void ReleaseHold(DmaOp::Hold* hold);
+  void CountQueued();
   void Enqueue(DmaOp* op);
   void PushFront(DmaOp* op);
   void Report(DmaOp* op);

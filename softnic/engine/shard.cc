@@ -19,6 +19,9 @@ namespace {
 // Work per turn: enough to batch, little enough that whoever rings next waits tens of microseconds.
 constexpr uint32_t kPdusPerTurn = 64;
 constexpr uint32_t kPacketsPerTurn = 64;
+// While enough copies wait: less than a turn makes of small ones, so that their number falls, but
+// nobody who wants none waits for it.
+constexpr uint32_t kPdusPerFullTurn = 16;
 // A part of a large message goes out, or is acknowledged, while its peer is at the one before it.
 constexpr uint64_t kDmaBytesPerTurn = 64 * 1024;
 constexpr size_t kClosuresPerTurn = 16;
@@ -185,8 +188,10 @@ bool Shard::PollNetworks(bool has_rung) {
   return !skipped_networks_ && device_->PollPorts(now_, kPacketsPerTurn);
 }
 
-// What clients post waits in their queues while enough copies do: they get no faster by being many.
-void Shard::RunDevice() { device_busy_ = dma_->IsFull() || device_->Run(now_, kPdusPerTurn); }
+// What clients post waits in their queues rather than as copies, which get no faster by being many.
+void Shard::RunDevice() {
+  device_busy_ = device_->Run(now_, dma_->IsFull() ? kPdusPerFullTurn : kPdusPerTurn);
+}
 
 // Copies are made while no frame of the device is on the stack: a thread that hangs in one leaves
 // the device whole for its successor. What this turn's inputs led to is copied in this turn.

@@ -20,6 +20,7 @@ struct SpinTimes {
   static constexpr Duration kForPacketsMax = Microseconds(80);
   static constexpr Duration kForAnswerMin = Nanoseconds(2'500);
   static constexpr Duration kForAnswerMax = Microseconds(25);
+  static constexpr Duration kOfFastCpus = Microseconds(50);
 
   // Nobody else wants this CPU.
   Duration alone = kAloneMin;
@@ -28,13 +29,14 @@ struct SpinTimes {
   Duration for_packets = kForPacketsMin;
   // What a peer that spins on another CPU needs to see our copy and to post its answer, and some: 1
   // µs where the CPUs are near, up to 2 µs where a cache line takes 0.3 µs between them, 10 to 20
-  // µs where they are emulated, and a wake-up takes 60 to 200 µs.
+  // µs where they are emulated, and a wake-up takes 60 to 200 µs. Wake-ups of up to 50 µs say
+  // nothing of how slow a CPU is that is awake.
   Duration for_answer = kForAnswerMin;
 
   static SpinTimes ForWakeup(Duration cost) {
     return {{std::clamp(3 * cost.ns, kAloneMin.ns, kAloneMax.ns)},
             {std::clamp(cost.ns, kForPacketsMin.ns, kForPacketsMax.ns)},
-            {std::clamp(cost.ns / 4, kForAnswerMin.ns, kForAnswerMax.ns)}};
+            {std::clamp((cost - kOfFastCpus).ns / 2, kForAnswerMin.ns, kForAnswerMax.ns)}};
   }
 };
 

@@ -69,20 +69,22 @@ TEST(SpinPolicy, SpinsLongerWhereWakingTakesLonger) {
   const SpinTimes quick = SpinTimes::ForWakeup(Microseconds(13));
   EXPECT_EQ(quick.alone, Microseconds(50));
   EXPECT_EQ(quick.for_packets, Microseconds(20));
-  EXPECT_EQ(quick.for_answer, Nanoseconds(3'250));
+  EXPECT_EQ(quick.for_answer, SpinTimes::kForAnswerMin);
   const SpinTimes slow = SpinTimes::ForWakeup(Microseconds(50));
   EXPECT_EQ(slow.alone, Microseconds(150));
   EXPECT_EQ(slow.for_packets, Microseconds(50));
-  EXPECT_EQ(slow.for_answer, Nanoseconds(12'500));
+  EXPECT_EQ(slow.for_answer, SpinTimes::kForAnswerMin);
+  const SpinTimes emulated = SpinTimes::ForWakeup(Microseconds(75));
+  EXPECT_EQ(emulated.for_answer, Nanoseconds(12'500));
   SpinPolicy policy(kHere, slow);
   EXPECT_EQ(policy.Limit(), slow.alone);
   policy.AddClient(kHere, true);
   policy.ExpectPackets();
   EXPECT_EQ(policy.Limit(), slow.for_packets);
-  SpinPolicy awaits(kHere, slow);
+  SpinPolicy awaits(kHere, emulated);
   awaits.AddClient(kHere, true);
   awaits.AddClient(kElsewhere, false);
-  EXPECT_EQ(awaits.Limit(), slow.for_answer);
+  EXPECT_EQ(awaits.Limit(), emulated.for_answer);
   // Measured while the machine was busy with something else.
   const SpinTimes most = SpinTimes::ForWakeup(Milliseconds(30));
   EXPECT_EQ(most.alone, SpinTimes::kAloneMax);
