@@ -99,6 +99,8 @@ class QpHost {
   virtual FetchResult FetchSend(SendWork& out) = 0;
   // Likewise from the RQ, or from the SRQ (which may raise its limit event).
   virtual FetchResult FetchRecv(RecvWork& out) = 0;
+  // True: FetchRecv would find something. False: that is not known, or takes work to know.
+  virtual bool HasRecv() { return false; }
   // Whether a WRITE with immediate that takes no receive (QpConfig) can be told of now.
   virtual bool HasRoomToTell() { return true; }
   // Gives `wqes` fetched slots back to the client, oldest first: called as work completes.

@@ -89,6 +89,12 @@ FetchResult DeviceQp::FetchRecv(transport::RecvWork& out) {
   return result;
 }
 
+// Of receives that are for certain senders only who takes one knows.
+bool DeviceQp::HasRecv() {
+  if (srq == nullptr) return recv_ring.Available() != WorkQueueConsumer::Peek::kEmpty;
+  return srq->marked == nullptr && srq->ring.Available() != WorkQueueConsumer::Peek::kEmpty;
+}
+
 void DeviceQp::ReleaseSend(uint32_t wqes) { send_ring.Release(wqes); }
 
 void DeviceQp::ReleaseRecv(uint32_t wqes) {

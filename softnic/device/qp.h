@@ -76,6 +76,7 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   }
   transport::FetchResult FetchSend(transport::SendWork& out) override;
   transport::FetchResult FetchRecv(transport::RecvWork& out) override;
+  bool HasRecv() override;
   void ReleaseSend(uint32_t wqes) override;
   void ReleaseRecv(uint32_t wqes) override;
   bool HasRoomToTell() override;

@@ -29,8 +29,13 @@ bool IsSend(const SendRecord& rec) {
 
 Direct RcQp::SendDirect(Instant now, QpTransport& other, Completion& out) {
   RcQp& peer = static_cast<RcQp&>(other);
+  if (!peer.attributes_.CanReceive()) return Direct::kNot;
+  // The request that was refused goes the usual way, as all that is not new.
+  if (requester_.IsLookingForReceive()) {
+    requester_.OnLookedForReceive(peer.responder_.HasReceive());
+  }
   // Its first message has an event of its own.
-  if (!peer.comm_established_ || !peer.attributes_.CanReceive()) return Direct::kNot;
+  if (!peer.comm_established_) return Direct::kNot;
   SendWork work;
   switch (requester_.FetchDirect(work)) {
     case Requester::NextDirect::kNone:

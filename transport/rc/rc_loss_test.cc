@@ -222,6 +222,40 @@ TEST(RcLoss, ReceiverNeverReadyExceedsItsRetries) {
   EXPECT_EQ(pair.qps[kB]->state(), QpState::kRts);
 }
 
+// Only a peer in the device can be looked at meanwhile.
+TEST(RcLoss, ARequesterBehindANetworkWaitsForItsRnrTimer) {
+  for (const bool is_behind_a_network : {false, true}) {
+    RcPairOptions options;
+    if (is_behind_a_network) options.max_unacked_psns = 64;
+    RcPair pair(options);
+    pair.Post(kA, RcPair::Inline(1, WrOpcode::kSend, "one"));
+    while (pair.qps[kA]->counters().rcvd_rnr_err == 0) ASSERT_TRUE(pair.fabric.Step());
+    const Instant end = pair.fabric.now() + RnrDelay(options.min_rnr_timer_code);
+    EXPECT_EQ(pair.qps[kA]->PollTimeout() == end, is_behind_a_network);
+  }
+}
+
+// One that was there when the requester looked, and that another QP of the shared queue took.
+TEST(RcLoss, AReceiveThatAnotherTakesIsNoRetry) {
+  RcPairOptions options;
+  options.rnr_retry_count = 1;
+  RcPair pair(options);
+  MemoryId to = pair.NewRegion(64);
+  pair.Post(kA, RcPair::Inline(1, WrOpcode::kSend, "one"));
+  while (pair.qps[kA]->counters().rcvd_rnr_err == 0) ASSERT_TRUE(pair.fabric.Step());
+  const Instant look = pair.qps[kA]->PollTimeout();
+  ASSERT_LT(look, pair.fabric.now() + RnrDelay(options.min_rnr_timer_code));
+  pair.qps[kA]->OnTimeout(look);
+  pair.PostRecv(kB, 7, {pair.memory.SgeOf(to, 0, 32)});
+  Completion none;
+  EXPECT_EQ(pair.qps[kA]->SendDirect(look, *pair.qps[kB], none), Direct::kNot);
+  pair.hosts[kB]->recvs.clear();
+  pair.fabric.Drive(kA);
+  ASSERT_TRUE(pair.Run());
+  EXPECT_EQ(pair.TakeCompletions(kA, kSends), "1:rnr-retry-exc");
+  EXPECT_EQ(pair.qps[kB]->counters().send_rnr_err, 3u) << "at first, in vain, and the retry";
+}
+
 TEST(RcLoss, RnrRetrySevenNeverGivesUp) {
   RcPair pair;
   MemoryId to = pair.NewRegion(64);

@@ -65,6 +65,8 @@ void Requester::Start(Psn sq_psn) {
 void Requester::Reset() {
   ack_deadline_ = rnr_deadline_ = Instant::Never();
   implied_nak_served_ = corrupt_queue_ = has_credit_limit_ = repeat_due_ = false;
+  is_looking_ = false;
+  look_after_ = {0};
   cautious_pdus_ = 0;
   credit_msn_ = Msn{};
 }

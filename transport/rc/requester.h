@@ -56,6 +56,9 @@ class Requester {
   void EndDirect(Instant now, SendRecord& rec);
   void EndDirectWrite(Instant now, PsnCount psns);
   // ---
+  // The peer, which is this device's, had no receive, and it is time to look whether it has one.
+  bool IsLookingForReceive() const { return !rnr_deadline_.IsNever() && is_looking_; }
+  void OnLookedForReceive(bool is_there);
   PsnCount PsnsOf(uint32_t bytes) const { return PsnsOfMessage(bytes, mtu_bytes_); }
   void OnHeldUp(Instant now) {
     if (ack_deadline_ <= now) ArmAckTimer(now);
@@ -120,6 +123,7 @@ class Requester {
   void Retry(Instant now, const RequesterInput& input);
   void RetryAfterRnr(Instant now, const RequesterInput& input);
   void GoBackTo(Psn psn);
+  void PlanLook(Instant now);
   void Fail(const RequesterInput& input, const RequesterEventRow& row);
   void ArmAckTimer(Instant now);
 
@@ -130,7 +134,7 @@ class Requester {
   QpAttributes* attributes_;
   SendWindow* w_;
   Instant ack_deadline_ = Instant::Never();
-  Instant rnr_deadline_ = Instant::Never();
+  Instant rnr_deadline_ = Instant::Never();  // of the wait after an RNR NAK, or of a look before
   uint32_t mtu_bytes_ = 256;
   uint32_t pdu_bytes_max_ = 256;
   Msn next_ssn_;
@@ -148,6 +152,7 @@ class Requester {
   // An implied NAK was acted on and nothing new came since: the responses still under way from
   // before would each imply the same NAK again.
   bool implied_nak_served_ = false;
+  bool is_looking_ = false;
 
   // PSNs outstanding, a READ's expected responses included; 0: the PSN space is the only limit.
   int32_t window_psns_ = 0;
@@ -163,6 +168,10 @@ class Requester {
   uint32_t mtu_shift_ = 8;
   uint64_t requests_lost_ = 0;
   QpCounters* counters_;
+  // The wait after the last RNR NAK: of which request, until when, how long until the next look.
+  Psn rnr_psn_;
+  Instant rnr_end_{0};
+  Duration look_after_{0};
 };
 
 }  // namespace verbena::transport::rc

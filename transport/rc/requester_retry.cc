@@ -13,6 +13,9 @@ constexpr uint8_t kCautiousPdus = 8;
 constexpr int64_t kAckTimeoutFactor = 2;
 // Allowance for moving the bytes of whole-message PDUs: 1 GB/s, well below any backend's rate.
 constexpr int64_t kSendNsPerByte = 1;
+// As long as a program that has just got its CPU needs to take a queue of messages and to post
+// receives again.
+constexpr Duration kFirstLook = Microseconds(40);
 
 // Receive WQEs by the AETH's credit code.  Spec: IBTA 9.7.7.2, encoding of the credit count.
 constexpr uint16_t kCredits[kCreditsNotInUse] = {
@@ -118,7 +121,30 @@ void Requester::RetryAfterRnr(Instant now, const RequesterInput& input) {
   retries_left_ = retry_count_max_;
   GoBackTo(input.psn);
   ack_deadline_ = Instant::Never();
-  rnr_deadline_ = now + RnrDelay(input.rnr_timer_code);
+  rnr_end_ = now + RnrDelay(input.rnr_timer_code);
+  if (input.psn != rnr_psn_ || look_after_.ns == 0) look_after_ = kFirstLook;
+  rnr_psn_ = input.psn;
+  PlanLook(now);
+}
+
+// A peer in this device need not be asked to be known: it is looked at after 40 µs, 80 more, 160
+// ..., so that the wait is twice what it had to be at most, and whoever waits for long costs
+// little. (docs/adr/0025)
+void Requester::PlanLook(Instant now) {
+  is_looking_ = false;
+  rnr_deadline_ = rnr_end_;
+  const bool is_behind_a_network = window_psns_ != 0;
+  if (is_behind_a_network || rnr_end_ <= now + look_after_) return;
+  rnr_deadline_ = now + look_after_;
+  look_after_ = look_after_ * 2;
+}
+
+// If another QP takes it first, this was no retry.
+void Requester::OnLookedForReceive(bool is_there) {
+  is_looking_ = false;
+  if (!is_there) return;
+  rnr_deadline_ = Instant::Never();
+  if (rnr_retry_count_max_ != kRetryForever) ++rnr_retries_left_;
 }
 
 // Everything from `psn` on is to be sent again, but for WQEs whose response came.
@@ -198,7 +224,13 @@ void Requester::ArmAckTimer(Instant now) {
 
 void Requester::OnTimeout(Instant now) {
   if (rnr_deadline_ <= now) {
-    rnr_deadline_ = Instant::Never();
+    if (now < rnr_end_) {
+      PlanLook(now);
+      is_looking_ = true;
+    } else {
+      rnr_deadline_ = Instant::Never();
+      is_looking_ = false;
+    }
     w_->may_send = true;
   }
   if (ack_deadline_ > now) return;

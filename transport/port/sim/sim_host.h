@@ -52,6 +52,7 @@ class SimHost final : public QpHost {
 
   FetchResult FetchSend(SendWork& out) override;
   FetchResult FetchRecv(RecvWork& out) override;
+  bool HasRecv() override { return !recvs.empty(); }
   void ReleaseSend(uint32_t wqes) override { sends_released += wqes; }
   void ReleaseRecv(uint32_t wqes) override { recvs_released += wqes; }
   KeyFault ResolveLocal(const shm::Sge* sge, uint32_t num_sge, uint32_t access_needed,
