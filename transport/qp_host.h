@@ -141,6 +141,11 @@ class QpHost {
   // Moves a message from here to where `peer`, the other end's host, may have it. False: it can't
   // be moved at once, or a key does not allow it, which is not counted; some bytes may have moved.
   virtual bool MoveDirect(const DirectMove& move, QpHost& peer) { return false; }
+  // Likewise of a READ, from where `move` says at `peer` into `sge`.
+  virtual bool ReadDirect(const DirectMove& move, const shm::Sge* sge, uint32_t num_sge,
+                          QpHost& peer) {
+    return false;
+  }
   // UD: the path an address handle stands for; checks its PD. False: no such AH, or another PD's.
   virtual bool ResolveAh(uint32_t ah, Path* out) = 0;
   // The port's GID table. False: no such index, or an empty entry.

@@ -53,6 +53,26 @@ bool DeviceQp::MoveDirect(const DirectMove& move, transport::QpHost& other) {
   return device->MoveNow(payload, destination, destinations);
 }
 
+bool DeviceQp::ReadDirect(const DirectMove& move, const shm::Sge* sge, uint32_t num_sge,
+                          transport::QpHost& other) {
+  const DeviceQp& peer = static_cast<DeviceQp&>(other);
+  if (num_sge > DirectMove::kSgesMax) return false;
+  DmaSegment source, destination[DirectMove::kSgesMax];
+  uint16_t destinations = 0;
+  if (CheckLocal(sge, num_sge, access::kLocalWrite, destination, &destinations) !=
+          VendorErr::kNone ||
+      peer.CheckRemote(move.rkey, move.remote_addr, move.length, access::kRemoteRead, &source) !=
+          VendorErr::kNone ||
+      IsByWindow(source)) {
+    return false;
+  }
+  transport::Payload payload;
+  payload.length = move.length;
+  payload.segments = &source;
+  payload.segment_count = 1;
+  return device->MoveNow(payload, destination, destinations);
+}
+
 // A guess: the WQE is fetched and checked in its turn. But asking for a line takes it from others,
 // which nobody may do who may not write there.
 void DeviceQp::ExpectMove(const DeviceQp& peer) const {

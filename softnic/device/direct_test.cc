@@ -23,6 +23,53 @@ TEST(Direct, SmallMessagesTakeTheStep) {
   EXPECT_EQ(std::memcmp(world.ends[0].memory, world.ends[1].memory + 64, 8), 0);
 }
 
+TEST(Direct, SmallReadsTakeTheStep) {
+  DirectWorld world(true);
+  const End &end = world.ends[0], &peer = world.ends[1];
+  const auto read = [&](uint64_t wr_id, uint32_t length, std::vector<shm::Sge> sges) {
+    shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaRead, wr_id);
+    wqe.remote_addr = reinterpret_cast<uint64_t>(peer.memory + 100);
+    wqe.rkey = peer.mr.rkey;
+    end.client->Post(*end.qp, wqe, sges);
+    world.RunAll();
+    EXPECT_EQ(end.all.back().wr_id, wr_id);
+    EXPECT_EQ(end.all.back().opcode, shm::WcOpcode::kRdmaRead);
+    EXPECT_EQ(end.all.back().byte_len, length);
+    return end.all.back().status;
+  };
+  // More of them than may be outstanding: none is.
+  for (uint64_t i = 0; i < 40; ++i) {
+    peer.memory[100] = static_cast<uint8_t>(i);
+    ASSERT_EQ(
+        read(i, 24, {SgeOf(end.memory, 16, end.mr.lkey), SgeOf(end.memory + 50, 8, end.mr.lkey)}),
+        WcStatus::kSuccess);
+    ASSERT_EQ(std::memcmp(end.memory, peer.memory + 100, 16), 0);
+    ASSERT_EQ(std::memcmp(end.memory + 50, peer.memory + 116, 8), 0);
+  }
+  EXPECT_EQ(world.world.dma.moved_now, 40u);
+  EXPECT_EQ(read(77, 0, {}), WcStatus::kSuccess);
+  // Both ways to memory have to be allowed.
+  const TestMr own = end.client->MustRegMr(end.memory, 64, 0);
+  EXPECT_EQ(read(78, 8, {SgeOf(end.memory, 8, own.lkey)}), WcStatus::kLocProtErr);
+  EXPECT_EQ(world.world.dma.moved_now, 40u);
+}
+
+TEST(Direct, AQpThatTakesNoReadsTakesNone) {
+  DirectWorld world(true);
+  shm::QpAttr attr{};
+  attr.qp_access_flags = access::kRemoteWrite;
+  const End &end = world.ends[0], &peer = world.ends[1];
+  ASSERT_EQ(peer.client->Modify(*peer.qp, attr, shm::qp_mask::kAccessFlags), 0);
+  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaRead, 1);
+  wqe.remote_addr = reinterpret_cast<uint64_t>(peer.memory);
+  wqe.rkey = peer.mr.rkey;
+  end.client->Post(*end.qp, wqe, {SgeOf(end.memory, 8, end.mr.lkey)});
+  world.RunAll();
+  ASSERT_EQ(end.sends.size(), 1u);
+  EXPECT_EQ(end.sends.back().status, WcStatus::kRemInvReqErr);
+  EXPECT_EQ(world.world.dma.moved_now, 0u);
+}
+
 // So many that their lines are asked for ahead: what is looked at may be gone, or have failed.
 TEST(Direct, ManyRungTogetherAreServedEach) {
   TestWorld world(1);
@@ -225,7 +272,7 @@ TEST(Direct, WhatIsNotAsUsualGoesTheUsualWay) {
   End &end = world.ends[0], &peer = world.ends[1];
   world.Write(0, 1, kDirectBytesMax + 1);  // large
   world.Settle();
-  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kRdmaRead, 2);
+  shm::SendWqe wqe = MakeWqe(shm::WrOpcode::kAtomicFetchAndAdd, 2);
   wqe.remote_addr = reinterpret_cast<uint64_t>(peer.memory);
   wqe.rkey = peer.mr.rkey;
   end.client->Post(*end.qp, wqe, {SgeOf(end.memory, 8, end.mr.lkey)});

@@ -94,6 +94,8 @@ class DeviceQp final : public transport::QpHost, public OnHugePages {
   bool SettleKeys(transport::QpRole waiter) override;
   bool ResolveDirect(const shm::Sge* sge, uint32_t num_sge, transport::DirectMove* move) override;
   bool MoveDirect(const transport::DirectMove& move, transport::QpHost& peer) override;
+  bool ReadDirect(const transport::DirectMove& move, const shm::Sge* sge, uint32_t num_sge,
+                  transport::QpHost& peer) override;
   bool ResolveAh(uint32_t ah, transport::Path* out) override;
   bool ResolveGid(GidIndex index, Gid* out) override;
 

@@ -1,10 +1,10 @@
 // Messages between two QPs of one device that need none of what a network needs.
 //
-// A SEND or WRITE whose bytes can move at once, between two QPs that have nothing under way in that
-// direction, comes out the same whether it goes as a request, a placement and an acknowledgement,
-// or in one step; and the step takes a fraction of the time. What is not as usual
-// (a fault, a missing receive WQE, a limit, another path MTU at the other end) is left to the usual
-// way: at most, of the WQE there is a record in the window then, and a receive WQE is at hand.
+// A SEND, WRITE or READ whose bytes can move at once, between two QPs that have nothing under way
+// in that direction, comes out the same whether it goes as a request, a placement and an answer, or
+// in one step; and the step takes a fraction of the time. What is not as usual (a fault, a missing
+// receive WQE, a limit, another path MTU at the other end) is left to the usual way: at most, of
+// the WQE there is a record in the window then, and a receive WQE is at hand.
 #include "transport/rc/rc_qp.h"
 
 namespace verbena::transport::rc {
@@ -18,7 +18,8 @@ constexpr uint32_t kDirectBytesMax = 64 * 1024;
 
 bool MayGoDirect(WrOpcode opcode) {
   return opcode == WrOpcode::kRdmaWrite || opcode == WrOpcode::kRdmaWriteWithImm ||
-         opcode == WrOpcode::kSend || opcode == WrOpcode::kSendWithImm;
+         opcode == WrOpcode::kSend || opcode == WrOpcode::kSendWithImm ||
+         opcode == WrOpcode::kRdmaRead;
 }
 
 bool IsSend(const SendRecord& rec) {
@@ -78,6 +79,7 @@ Direct RcQp::WriteDirect(Instant now, RcQp& peer, const SendWork& work, Completi
 
 Direct RcQp::SendRecordDirect(Instant now, RcQp& peer) {
   SendRecord& rec = window_.At(window_.cursor);
+  if (rec.IsRead()) return ReadDirect(now, peer, rec);
   // What fails must not take a receive WQE there, which may be of a queue that others share.
   const bool tells_write = rec.opcode == WrOpcode::kRdmaWriteWithImm && rec.length != 0;
   if (tells_write && !peer.AllowsWrite(rec)) return Direct::kNot;
@@ -96,6 +98,24 @@ Direct RcQp::SendRecordDirect(Instant now, RcQp& peer) {
     }
     if (!host_->MoveDirect(move, *peer.host_)) return Direct::kNot;
   }
+  requester_.EndDirect(now, rec);
+  peer.responder_.EndDirect(rec);
+  was_direct_ = peer.was_direct_ = false;
+  return Direct::kSent;
+}
+
+Direct RcQp::ReadDirect(Instant now, RcQp& peer, SendRecord& rec) {
+  DirectMove move;
+  move.length = rec.length;
+  move.rkey = rec.rkey;
+  move.remote_addr = rec.remote_addr;
+  const bool may_ask = attributes_.max_rd_atomic() != 0 && !rec.IsInline();
+  const bool has_moved =
+      may_ask &&
+      peer.responder_.TakesDirectRead(window_.next_psn, requester_.PsnsOf(rec.length),
+                                      rec.length) &&
+      (rec.length == 0 || host_->ReadDirect(move, rec.sges(), rec.num_sge, *peer.host_));
+  if (!has_moved) return Direct::kNot;
   requester_.EndDirect(now, rec);
   peer.responder_.EndDirect(rec);
   was_direct_ = peer.was_direct_ = false;
@@ -142,6 +162,7 @@ bool Requester::FitsDirect(uint32_t bytes) const {
 
 void Requester::EndDirect(Instant now, SendRecord& rec) {
   AssignPsns(rec);
+  if (rec.HasResponse()) --w_->rd_atomic_outstanding;
   rec.sent_bytes = rec.length;
   rec.state = WqeState::kDone;
   ++w_->cursor;
@@ -170,6 +191,11 @@ bool Responder::IsIdle(Psn psn, PsnCount psns, uint32_t bytes) const {
 
 bool Responder::TakesDirectWrite(Psn psn, PsnCount psns, uint32_t bytes) const {
   return IsIdle(psn, psns, bytes) && (attributes_->access_flags() & access::kRemoteWrite) != 0;
+}
+
+bool Responder::TakesDirectRead(Psn psn, PsnCount psns, uint32_t bytes) const {
+  return IsIdle(psn, psns, bytes) && attributes_->max_dest_rd_atomic() != 0 &&
+         (attributes_->access_flags() & access::kRemoteRead) != 0;
 }
 
 bool Responder::TakesDirect(Psn psn, PsnCount psns, const SendRecord& rec) {

@@ -81,6 +81,7 @@ class RcQp final : public QpTransport, public OnHugePages {
   bool FindDirect(const shm::Sge* sge, uint32_t num_sge, DirectMove* move);
   Direct WriteDirect(Instant now, RcQp& peer, const SendWork& work, Completion& out);
   Direct SendRecordDirect(Instant now, RcQp& peer);
+  Direct ReadDirect(Instant now, RcQp& peer, SendRecord& rec);
 
   // In order of address: what a message touches lies in few lines, which Expect knows.
   QpHost* host_;

@@ -58,6 +58,7 @@ class Responder {
   // `psns`: as the requester counts them.
   bool TakesDirect(Psn psn, PsnCount psns, const SendRecord& rec);
   bool TakesDirectWrite(Psn psn, PsnCount psns, uint32_t bytes) const;
+  bool TakesDirectRead(Psn psn, PsnCount psns, uint32_t bytes) const;
   // Whether the next message that takes a receive WQE will find one, as far as can be told.
   bool HasReceive() const { return receives_.size() > receives_used_ || host_->HasRecv(); }
   const RecvWork& NextReceive() const { return receives_[receives_used_]; }
