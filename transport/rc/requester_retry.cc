@@ -144,7 +144,7 @@ void Requester::OnLookedForReceive(bool is_there) {
   is_looking_ = false;
   if (!is_there) return;
   rnr_deadline_ = Instant::Never();
-  if (rnr_retry_count_max_ != kRetryForever) ++rnr_retries_left_;
+  if (rnr_retries_left_ < rnr_retry_count_max_) ++rnr_retries_left_;
 }
 
 // Everything from `psn` on is to be sent again, but for WQEs whose response came.
