@@ -130,6 +130,7 @@ int CmSession::Greet() {
   hello.abi_version = shm::kAbiVersion;
   hello.kind = static_cast<uint32_t>(shm::HelloKind::kCm);
   hello.pid = static_cast<uint32_t>(owner_pid_);
+  hello.netns = NetworkNamespaceInode();
   std::strncpy(hello.program, program_invocation_short_name, sizeof(hello.program) - 1);
   if (!SendAll(fd, &hello, sizeof(hello))) return errno == EPIPE ? ECONNRESET : errno;
   if (!AwaitInput(fd, MonotonicMs() + kWelcomeTimeoutMs)) return ETIMEDOUT;

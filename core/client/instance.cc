@@ -54,12 +54,8 @@ bool IsWritable(const std::string& path) {
   return faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
 }
 
-std::string NetworkNamespaceName() {
-  struct statx info;
-  unsigned long long inode = 0;  // no /proc: one instance for all namespaces
-  if (Stat(AT_FDCWD, "/proc/self/ns/net", 0, &info)) inode = info.stx_ino;
-  return "net-" + std::to_string(inode);
-}
+// Without /proc, one instance for all namespaces.
+std::string NetworkNamespaceName() { return "net-" + std::to_string(NetworkNamespaceInode()); }
 
 // The places of default instances, best first.
 std::vector<std::string> DefaultBases() {
@@ -242,6 +238,7 @@ bool SendListHello(int fd) {
   hello.abi_version = shm::kAbiVersion;
   hello.kind = static_cast<uint32_t>(shm::HelloKind::kList);
   hello.pid = static_cast<uint32_t>(getpid());
+  hello.netns = NetworkNamespaceInode();
   std::strncpy(hello.program, program_invocation_short_name, sizeof(hello.program) - 1);
   ssize_t sent;
   do {
@@ -272,6 +269,11 @@ int ReceiveList(int fd, std::vector<shm::NicInfo>* out) {
 }
 
 }  // namespace
+
+uint64_t NetworkNamespaceInode() {
+  struct statx info;
+  return Stat(AT_FDCWD, "/proc/self/ns/net", 0, &info) ? info.stx_ino : 0;
+}
 
 std::string InstanceDirectory(bool create) {
   const char* chosen = secure_getenv("VERBENA_INSTANCE");

@@ -16,6 +16,9 @@
 
 namespace verbena::client {
 
+// The inode of this process's network namespace; 0: not known, as without /proc.
+uint64_t NetworkNamespaceInode();
+
 // Directory of the instance this process belongs to. Created (0700) when `create`; its owner is
 // checked. Empty on failure, errno set.
 // Of the default places the first that holds an instance counts, else the first that can be used: a

@@ -30,7 +30,10 @@ struct Hello {
   uint32_t pid;          // the client's own idea of its pid (0: unknown); SO_PEERCRED decides
   uint64_t probe_addr;   // a readable 8-byte word in the client that holds probe_value: the daemon
   uint64_t probe_value;  // tries its DMA backends on it
-  char program[64];      // short name for `verbena show`, NUL-terminated
+  char program[56];      // short name for `verbena show`, NUL-terminated
+  // kList, kCm: the inode of the network namespace it is in (0: unknown). Where NICs are in that
+  // one, these are its NICs, else those of the daemon's own.
+  uint64_t netns;
 };
 
 inline constexpr uint32_t kNicNameBytes = 64;

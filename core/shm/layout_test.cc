@@ -17,7 +17,7 @@
 namespace verbena::shm {
 namespace {
 
-static_assert(kAbiVersion == 11, "the offsets below belong to this version");
+static_assert(kAbiVersion == 12, "the offsets below belong to this version");
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -28,6 +28,7 @@ static_assert(kIsPlain<SendWqe> && kIsPlain<RecvWqe> && kIsPlain<Sge> && kIsPlai
 static_assert(kIsPlain<WorkQueueHead> && kIsPlain<CqHead> && kIsPlain<DoorbellPage>);
 static_assert(kIsPlain<StatusPage> && kIsPlain<CommandSlot> && kIsPlain<ControlArea>);
 static_assert(std::is_trivially_copyable_v<Hello> && std::is_trivially_copyable_v<Welcome>);
+static_assert(sizeof(Hello) == 104 && offsetof(Hello, netns) == 96);
 static_assert(std::is_trivially_copyable_v<ListReply> && std::is_trivially_copyable_v<FdMessage>);
 
 static_assert(std::is_trivially_copyable_v<CmRequest> && std::is_trivially_copyable_v<CmReply>);

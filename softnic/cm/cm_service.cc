@@ -4,6 +4,24 @@
 
 namespace verbena::softnic {
 
+CmCounters& CmCounters::operator+=(const CmCounters& other) {
+  sessions += other.sessions;
+  channels += other.channels;
+  ids += other.ids;
+  communications += other.communications;
+  ids_connected += other.ids_connected;
+  events_waiting += other.events_waiting;
+  requests += other.requests;
+  requests_refused += other.requests_refused;
+  backlog_drops += other.backlog_drops;
+  mads_sent += other.mads_sent;
+  mads_received += other.mads_received;
+  mads_refused += other.mads_refused;
+  mad_retries += other.mad_retries;
+  mad_duplicates += other.mad_duplicates;
+  return *this;
+}
+
 CmService::CmService(const CmServiceConfig& config) : core_(std::make_unique<CmCore>(config)) {}
 CmService::~CmService() = default;
 

@@ -79,6 +79,8 @@ struct CmCounters {
   uint64_t requests = 0, requests_refused = 0;
   uint64_t backlog_drops = 0;  // connect requests that found a listener's backlog full
   uint64_t mads_sent = 0, mads_received = 0, mads_refused = 0, mad_retries = 0, mad_duplicates = 0;
+
+  CmCounters& operator+=(const CmCounters& other);
 };
 
 class CmCore;

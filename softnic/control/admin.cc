@@ -84,7 +84,7 @@ json::object RefusedOf(const NicStatus& nic) {
   return refused;
 }
 
-json::object NicObject(const NicStatus& nic) {
+json::object NicObject(const NicStatus& nic, const NetworkNamespaces& namespaces) {
   char ipv4[INET_ADDRSTRLEN] = "";
   inet_ntop(AF_INET, nic.info.ipv4, ipv4, sizeof(ipv4));
   json::object object;
@@ -97,14 +97,15 @@ json::object NicObject(const NicStatus& nic) {
   object["ports"] = nic.info.ports;
   object["mtu"] = nic.active_mtu_bytes;
   object["network"] = nic.network.empty() ? "instance" : "udp, " + nic.network;
+  if (nic.netns != 0) object["netns"] = namespaces.Of(nic.netns).name();
   object["refused"] = RefusedOf(nic);
   if (!nic.network.empty()) object["wire"] = CountersOf(nic);
   return object;
 }
 
-json::array NicArray(const std::vector<NicStatus>& nics) {
+json::array NicArray(const std::vector<NicStatus>& nics, const NetworkNamespaces& namespaces) {
   json::array array;
-  for (const NicStatus& nic : nics) array.push_back(NicObject(nic));
+  for (const NicStatus& nic : nics) array.push_back(NicObject(nic, namespaces));
   return array;
 }
 
@@ -249,8 +250,8 @@ void AdminConnection::OnRequest(const std::string& text) {
   if (op == "devices") {
     return AskLeader<std::vector<NicStatus>>(
         [device = server_->device()] { return device->ListNicStatuses(); },
-        [](std::vector<NicStatus> nics) {
-          return json::serialize(json::object{{"nics", NicArray(nics)}});
+        [server = server_](std::vector<NicStatus> nics) {
+          return json::serialize(json::object{{"nics", NicArray(nics, server->namespaces())}});
         });
   }
   if (op == "show") return Show(TextOf(request, "kind"));
@@ -327,7 +328,7 @@ void AdminConnection::Status() {
         o["version"] = server->config().version;
         o["directory"] = server->config().directory;
         o["uptime_s"] = uptime_s;
-        o["nics"] = NicArray(s.nics);
+        o["nics"] = NicArray(s.nics, server->namespaces());
         o["sessions"] = s.stats.sessions;
         o["objects"] = ObjectCounts(s.stats);
         o["engine"] = json::object{{"turns", counters.turns},
@@ -351,7 +352,7 @@ void AdminConnection::Status() {
                                 {"units", s.dma_units},
                                 {"queued_most", s.dma_queued_most},
                                 {"slow_processes", s.slow_processes}};
-        o["cm"] = CmObject(server->cm()->Counters());
+        o["cm"] = CmObject(server->CountCm());
         o["hostile_acts"] = s.stats.hostile_acts;
         o["refused_connections"] = server->refused();
         return json::serialize(o);
@@ -359,7 +360,7 @@ void AdminConnection::Status() {
 }
 
 void AdminConnection::Show(const std::string& kind_name) {
-  if (kind_name == "cm") return Reply(RowsText(server_->cm()->Show()));
+  if (kind_name == "cm") return Reply(RowsText(server_->ShowCm()));
   ShowKind kind;
   if (!ParseKind(kind_name, &kind)) {
     return Error(
@@ -383,7 +384,8 @@ void AdminConnection::AddNics(uint32_t total) {
       },
       [server](std::vector<NicStatus> nics) {
         server->ShowPaths(nics);  // before whoever waits for the NICs
-        return json::serialize(json::object{{"ok", true}, {"nics", NicArray(nics)}});
+        return json::serialize(
+            json::object{{"ok", true}, {"nics", NicArray(nics, server->namespaces())}});
       });
 }
 

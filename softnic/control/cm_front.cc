@@ -163,10 +163,11 @@ void CmClient::End(const char* why) {
 
 // --- all of them ---------------------------------------------------------------------------------
 
-CmFront::CmFront(ControlServer* server)
+CmFront::CmFront(ControlServer* server, const NetworkNamespace* where)
     : server_(server),
+      where_(where),
       service_(ConfigOfService()),
-      look_ups_(&server->io(),
+      look_ups_(&server->io(), where,
                 [this](const CmService::LookUp& what, int error) {
                   service_.OnLookedUp(what, error);
                   Drain();
@@ -176,17 +177,9 @@ CmFront::CmFront(ControlServer* server)
 
 CmFront::~CmFront() = default;
 
-void CmFront::Open() {
-  server_->device()->SetMadHandler([this](uint32_t nic, const Gid& local, const Gid& remote,
-                                          const std::byte* bytes, size_t length) {
-    if (length == sizeof(transport::cm::Mad)) OnMad(nic, local, remote, bytes);
-  });
-  server_->device()->SetLaneEndHandler([this](LaneId lane) {
-    asio::post(server_->io(), [this, lane] {
-      service_.OnLaneEnded(ReadMonotonicClock(), lane);
-      Drain();
-    });
-  });
+void CmFront::OnLaneEnded(LaneId lane) {
+  service_.OnLaneEnded(ReadMonotonicClock(), lane);
+  Drain();
 }
 
 void CmFront::Accept(UniqueFd socket, const shm::Hello& hello) {
@@ -385,6 +378,7 @@ void CmFront::ArmTimer() {
 
 void CmFront::SetNics(const std::vector<NicStatus>& nics) {
   nics_ = nics;
+  std::erase_if(nics_, [this](const NicStatus& nic) { return nic.netns != netns(); });
   TellNics();
 }
 
@@ -423,10 +417,15 @@ void CmFront::TellAddresses() {
   service_.SetHostAddresses(std::move(addresses));
 }
 
+bool CmFront::OpenInterfaces() {
+  const NamespaceVisit visit(*where_);
+  return interfaces_.Open();
+}
+
 // Nobody asks for the host's addresses before the first client.
 void CmFront::WatchAddresses() {
   if (watched_ != nullptr) return;
-  if (!interfaces_.Open()) {
+  if (!OpenInterfaces()) {
     server_->log().Error(std::string("can't read this host's addresses, so rdma_cm knows those of "
                                      "NICs alone: ") +
                          strerror(errno));
@@ -455,7 +454,10 @@ void CmFront::AwaitAddressChange() {
 void CmFront::LookAtAddresses() {
   if (interfaces_.fd() < 0) return;
   std::vector<transport::InterfaceChange> changes;
-  interfaces_.Poll(&changes);
+  {
+    const NamespaceVisit visit(*where_);
+    interfaces_.Poll(&changes);
+  }
   if (changes.empty()) return;
   TellAddresses();
   TellNics();
@@ -469,6 +471,7 @@ std::vector<ShowRow> CmFront::Show() const {
     auto owner = connections_.find(found.session);
     ShowRow row;
     row.fields = {{"session", std::to_string(found.session)}};
+    if (netns() != 0) row.fields.emplace_back("netns", where_->name());
     if (owner != connections_.end()) {
       row.fields.emplace_back("program", owner->second->program());
       row.fields.emplace_back("pid", std::to_string(owner->second->pid()));

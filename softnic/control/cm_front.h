@@ -22,6 +22,7 @@
 #include "softnic/cm/cm_service.h"
 #include "softnic/control/cm_channel.h"
 #include "softnic/control/cm_look_ups.h"
+#include "softnic/control/network_namespace.h"
 #include "softnic/control/unique_fd.h"
 #include "softnic/device/device.h"
 #include "transport/port/udp/interfaces.h"
@@ -63,13 +64,17 @@ class CmClient : public std::enable_shared_from_this<CmClient> {
 
 class CmFront {
  public:
-  explicit CmFront(ControlServer* server);
+  // `where`: the network namespace whose clients, NICs, addresses and ports it has.
+  CmFront(ControlServer* server, const NetworkNamespace* where);
   ~CmFront();
 
-  // Before the leader runs: MADs come from then on.
-  void Open();
-  // What the NICs are now.
+  uint64_t netns() const { return where_->inode(); }
+  // What the NICs of all namespaces are now.
   void SetNics(const std::vector<NicStatus>& nics);
+  // That came to one of its NICs. The leader's.
+  void OnMad(uint32_t nic, const Gid& local, const Gid& remote, const std::byte* bytes);
+  // Of any lane.
+  void OnLaneEnded(LaneId lane);
   // A client that began with Hello (kCm). Answers with CmWelcome.
   void Accept(UniqueFd socket, const shm::Hello& hello);
 
@@ -89,7 +94,6 @@ class CmFront {
     transport::cm::Mad bytes;
   };
 
-  void OnMad(uint32_t nic, const Gid& local, const Gid& remote, const std::byte* bytes);
   void TakeMads();
   void Request(uint32_t session, const shm::CmRequest& request, shm::CmReply* reply);
   void Forget(uint32_t session);
@@ -101,6 +105,7 @@ class CmFront {
   void SendMads();
   void OrderLanes();
   void ArmTimer();
+  bool OpenInterfaces();
   void WatchAddresses();
   void AwaitAddressChange();
   void LookAtAddresses();
@@ -108,6 +113,7 @@ class CmFront {
   void TellNics();
 
   ControlServer* const server_;
+  const NetworkNamespace* const where_;
   CmService service_;
   CmLookUps look_ups_;
   std::function<void()> ended_;  // set: the daemon ends

@@ -26,24 +26,40 @@ constexpr uint32_t kTimeoutMaxMs = 24 * 3600 * 1000;
 
 }  // namespace
 
-CmLookUps::CmLookUps(boost::asio::io_context* io, Done done)
-    : io_(io), done_(std::move(done)), timer_(*io) {}
+CmLookUps::CmLookUps(boost::asio::io_context* io, const NetworkNamespace* where, Done done)
+    : io_(io), where_(where), done_(std::move(done)), timer_(*io) {}
 
 int CmLookUps::Start(const CmService::LookUp& what) {
   transport::NextHop hop;
-  int error = transport::FindNextHop(what.local, what.remote, what.scope_id, &hop);
-  if (error != 0) return error;
-  // Watched first: what becomes known between a look and the watch would be told to nobody.
-  const bool may_ask = !hop.is_here && HasRoom(what.session) && WatchNeighbours();
-  if (!may_ask || transport::IsKnown(hop)) {
+  bool counts_as_found = false;
+  if (int error = FindWay(what, &hop, &counts_as_found); error != 0) return error;
+  if (counts_as_found) {
     done_(what, 0);
     return 0;
   }
-  transport::Solicit(what.local, what.remote, what.scope_id);
   const auto timeout = Milliseconds(std::min(what.timeout_ms, kTimeoutMaxMs));
   pending_.push_back({what, hop, ReadMonotonicClock() + timeout});
   ArmTimer();
   return 0;
+}
+
+int CmLookUps::FindWay(const CmService::LookUp& what, transport::NextHop* hop,
+                       bool* counts_as_found) {
+  const NamespaceVisit visit(*where_);
+  int error = transport::FindNextHop(what.local, what.remote, what.scope_id, hop);
+  if (error != 0) return error;
+  // Watched first: what becomes known between a look and the watch would be told to nobody.
+  const bool may_ask = !hop->is_here && HasRoom(what.session) && WatchNeighbours();
+  *counts_as_found = !may_ask || transport::IsKnown(*hop);
+  if (!*counts_as_found) transport::Solicit(what.local, what.remote, what.scope_id);
+  return 0;
+}
+
+void CmLookUps::SolicitAll() {
+  const NamespaceVisit visit(*where_);
+  for (const Pending& pending : pending_) {
+    transport::Solicit(pending.what.local, pending.what.remote, pending.what.scope_id);
+  }
 }
 
 bool CmLookUps::HasRoom(uint32_t session) const {
@@ -88,12 +104,15 @@ void CmLookUps::AwaitNeighbours() {
 void CmLookUps::Look() {
   const Instant now = ReadMonotonicClock();
   std::vector<std::pair<CmService::LookUp, int>> ended;
-  std::erase_if(pending_, [&](const Pending& pending) {
-    const bool is_known = transport::IsKnown(pending.hop);
-    if (!is_known && pending.due > now) return false;
-    ended.emplace_back(pending.what, is_known ? 0 : ETIMEDOUT);
-    return true;
-  });
+  {
+    const NamespaceVisit visit(*where_);
+    std::erase_if(pending_, [&](const Pending& pending) {
+      const bool is_known = transport::IsKnown(pending.hop);
+      if (!is_known && pending.due > now) return false;
+      ended.emplace_back(pending.what, is_known ? 0 : ETIMEDOUT);
+      return true;
+    });
+  }
   for (const auto& [what, error] : ended) done_(what, error);
   ArmTimer();
 }
@@ -108,9 +127,7 @@ void CmLookUps::ArmTimer() {
   timer_.expires_at(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(next.ns)));
   timer_.async_wait([this](error_code error) {
     if (error) return;
-    for (const Pending& pending : pending_) {
-      transport::Solicit(pending.what.local, pending.what.remote, pending.what.scope_id);
-    }
+    SolicitAll();
     Look();
   });
 }

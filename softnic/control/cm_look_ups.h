@@ -13,6 +13,7 @@
 
 #include "core/base/instant.h"
 #include "softnic/cm/cm_service.h"
+#include "softnic/control/network_namespace.h"
 #include "transport/port/udp/neighbours.h"
 
 namespace verbena::softnic {
@@ -21,7 +22,8 @@ class CmLookUps {
  public:
   // `error`: 0, or ETIMEDOUT.
   using Done = std::function<void(const CmService::LookUp& what, int error)>;
-  CmLookUps(boost::asio::io_context* io, Done done);
+  // `where`: whose network it is.
+  CmLookUps(boost::asio::io_context* io, const NetworkNamespace* where, Done done);
 
   // 0: `done` is told, now or later. ENETUNREACH, EHOSTUNREACH and the like: there is no route.
   int Start(const CmService::LookUp& what);
@@ -36,6 +38,9 @@ class CmLookUps {
     Instant due;
   };
 
+  // 0 or errno, as Start. If nobody is to wait for an answer it counts as found.
+  int FindWay(const CmService::LookUp& what, transport::NextHop* hop, bool* counts_as_found);
+  void SolicitAll();
   bool HasRoom(uint32_t session) const;
   bool WatchNeighbours();
   void AwaitNeighbours();
@@ -43,6 +48,7 @@ class CmLookUps {
   void ArmTimer();
 
   boost::asio::io_context* const io_;
+  const NetworkNamespace* const where_;
   const Done done_;
   std::vector<Pending> pending_;
   boost::asio::steady_timer timer_;

@@ -64,26 +64,56 @@ bool Networks::OpenPort(Network* network, UdpPortError* error) {
 
 std::string Networks::Open(uint32_t count, const std::string& name_prefix, uint32_t mtu_bytes,
                            std::vector<NicConfig>* out) {
-  if (!watcher_.Open()) {
-    return std::string("can't read this host's interfaces (netlink): ") + strerror(errno);
-  }
   mtu_max_bytes_ = mtu_bytes;
   for (const NicSpec& spec : options_.nics) {
     std::string error = OpenSpec(spec, name_prefix, out);
     if (!error.empty()) return error;
   }
   if (!options_.is_wire || !options_.nics.empty()) return "";
-  return OpenLoopback(count, name_prefix, out);
+  Surroundings* surroundings = nullptr;
+  if (std::string error = SurroundingsOf("", &surroundings); !error.empty()) return error;
+  return OpenLoopback(surroundings, count, name_prefix, out);
+}
+
+std::string Networks::SurroundingsOf(const std::string& netns, Surroundings** out) {
+  const NetworkNamespace* where = nullptr;
+  if (std::string error = namespaces_.Find(netns, &where); !error.empty()) return error;
+  for (const auto& known : surroundings_) {
+    if (known->where != where) continue;
+    *out = known.get();
+    return "";
+  }
+  const NamespaceVisit visit(*where);
+  auto surroundings = std::make_unique<Surroundings>();
+  surroundings->where = where;
+  if (!surroundings->watcher.Open()) {
+    return std::string("can't read this host's interfaces (netlink): ") + strerror(errno);
+  }
+  *out = surroundings.get();
+  surroundings_.push_back(std::move(surroundings));
+  return "";
 }
 
 std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_prefix,
                                std::vector<NicConfig>* out) {
-  const transport::InterfaceList& list = watcher_.list();
+  Surroundings* surroundings = nullptr;
+  if (std::string error = SurroundingsOf(spec.netns, &surroundings); !error.empty()) {
+    return "--nic " + error;
+  }
+  const NamespaceVisit visit(*surroundings->where);
+  const transport::InterfaceList& list = surroundings->watcher.list();
   auto network = std::make_unique<Network>();
   network->nic = static_cast<uint32_t>(out->size());
+  network->surroundings = surroundings;
   Gid link_local;
   const Interface* first = nullptr;
   for (const NicAddress& address : spec.addresses) {
+    // Those of one namespace the socket tells.
+    if (HasAddressElsewhere(*surroundings, address.gid)) {
+      return "--nic ip=" + address.text +
+             ": a NIC in another network namespace has this address; within an instance they " +
+             "must differ";
+    }
     const Interface* interface = nullptr;
     for (const Interface& candidate : list.interfaces) {
       if (!address.interface.empty() && candidate.name == address.interface) interface = &candidate;
@@ -108,7 +138,8 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
   network->given = network->config.addresses.size();
   // As on a host's real NIC, the interface's link-local address is GID 0.
   if (const InterfaceAddress* found = list.LinkLocalOf(first->index);
-      link_local.IsZero() && found != nullptr && found->usable) {
+      link_local.IsZero() && found != nullptr && found->usable &&
+      !HasAddressElsewhere(*surroundings, found->gid)) {
     link_local = found->gid;
     network->config.addresses.push_back({found->gid, first->index});
   }
@@ -138,6 +169,8 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
     if (config.ipv4 == 0) config.ipv4 = Ipv4Of(address.gid);
   }
   config.has_subnet_lids = config.ipv4 != 0;
+  config.netns = surroundings->where->inode();
+  config.is_wire_only = options_.is_wire;
   // Without one, a link-local GID is made from the MAC; no packet uses it.
   config.gids.push_back(link_local.IsZero() ? LinkLocalGidOf(config) : link_local);
   for (const NicAddress& address : spec.addresses) {
@@ -149,9 +182,18 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
   return "";
 }
 
+bool Networks::HasAddressElsewhere(const Surroundings& surroundings, const Gid& gid) const {
+  return std::any_of(networks_.begin(), networks_.end(), [&](const auto& network) {
+    const auto& addresses = network->config.addresses;
+    return network->surroundings != &surroundings &&
+           std::any_of(addresses.begin(), addresses.end(),
+                       [&](const auto& address) { return address.gid == gid; });
+  });
+}
+
 // Other instances take blocks too, of this user or another: bind() tells who was first.
-std::string Networks::OpenLoopback(uint32_t count, const std::string& name_prefix,
-                                   std::vector<NicConfig>* out) {
+std::string Networks::OpenLoopback(const Surroundings* surroundings, uint32_t count,
+                                   const std::string& name_prefix, std::vector<NicConfig>* out) {
   uint32_t block = static_cast<uint32_t>(getpid()) * 0x9e37'79b1u >> 16;
   UdpPortError error;
   for (uint32_t attempt = 0; attempt < kBlockAttempts; ++attempt, ++block) {
@@ -160,6 +202,7 @@ std::string Networks::OpenLoopback(uint32_t count, const std::string& name_prefi
     for (uint32_t i = 0; i < count; ++i) {
       auto network = std::make_unique<Network>();
       network->nic = static_cast<uint32_t>(out->size()) + i;
+      network->surroundings = surroundings;
       network->config.addresses.push_back({Gid::FromIpv4(base + 1 + i), 0});
       if (!OpenPort(network.get(), &error)) break;
       networks.push_back(std::move(network));
@@ -226,8 +269,11 @@ void Networks::Watch(boost::asio::io_context& io, const Log& log, std::function<
   if (networks_.empty()) return;
   TellErrors(io, log);
   on_change_ = std::move(on_change);
-  watched_ = std::make_unique<boost::asio::posix::stream_descriptor>(io, dup(watcher_.fd()));
-  AwaitChanges(log);
+  for (const auto& surroundings : surroundings_) {
+    surroundings->watched = std::make_unique<boost::asio::posix::stream_descriptor>(
+        io, dup(surroundings->watcher.fd()));
+    AwaitChanges(surroundings.get(), log);
+  }
 }
 
 // The shard does not wait for a log: the control thread writes it.
@@ -245,28 +291,30 @@ void Networks::TellErrors(boost::asio::io_context& io, const Log& log) {
   });
 }
 
-void Networks::AwaitChanges(const Log& log) {
-  watched_->async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                       [this, log](boost::system::error_code error) {
-                         if (error) return;
-                         LookAtInterfaces(log);
-                         on_change_();
-                         AwaitChanges(log);
-                       });
+void Networks::AwaitChanges(Surroundings* surroundings, const Log& log) {
+  surroundings->watched->async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                                    [this, surroundings, log](boost::system::error_code error) {
+                                      if (error) return;
+                                      LookAtInterfaces(surroundings, log);
+                                      on_change_();
+                                      AwaitChanges(surroundings, log);
+                                    });
 }
 
-const Interface* Networks::InterfaceOf(const transport::UdpAddress& address) const {
+const Interface* Networks::InterfaceOf(const Network& network,
+                                       const transport::UdpAddress& address) {
+  const transport::InterfaceList& list = network.surroundings->watcher.list();
   // Every 127.a.b.c is there while loopback is.
-  uint32_t index = watcher_.list().IndexOf(address.gid);
+  uint32_t index = list.IndexOf(address.gid);
   if (transport::IsLinkLocal(address.gid)) index = address.interface_index;
-  return watcher_.list().Find(index);
+  return list.Find(index);
 }
 
 bool Networks::IsUsable(const Network& network) const {
   // One address of those given is enough: kernels take the IPv6 ones from an interface that goes
   // down, and whether somebody gives them back must not keep IPv4 from working.
   for (size_t i = 0; i < network.given; ++i) {
-    const Interface* interface = InterfaceOf(network.config.addresses[i]);
+    const Interface* interface = InterfaceOf(network, network.config.addresses[i]);
     if (interface != nullptr && interface->up && interface->running &&
         transport::PathMtuFor(interface->mtu) != 0) {
       return true;
@@ -279,7 +327,7 @@ bool Networks::IsUsable(const Network& network) const {
 uint32_t Networks::PathMtuOf(const Network& network) const {
   uint32_t least = UINT32_MAX;
   for (const transport::UdpAddress& address : network.config.addresses) {
-    const Interface* interface = InterfaceOf(address);
+    const Interface* interface = InterfaceOf(network, address);
     const uint32_t fits = interface == nullptr ? 0 : transport::PathMtuFor(interface->mtu);
     if (fits != 0) least = std::min(least, fits);
   }
@@ -289,17 +337,21 @@ uint32_t Networks::PathMtuOf(const Network& network) const {
 // Before its port is said to be active: who hears of that may rely on its groups.
 void Networks::FollowAddresses(Network* network) {
   for (transport::UdpAddress& address : network->config.addresses) {
-    const Interface* interface = InterfaceOf(address);
+    const Interface* interface = InterfaceOf(*network, address);
     if (interface == nullptr || interface->index == address.interface_index) continue;
     address.interface_index = interface->index;
     shard_->Post([port = network->port.get(), address] { port->FollowInterface(address); });
   }
 }
 
-void Networks::LookAtInterfaces(const Log& log) {
-  std::vector<transport::InterfaceChange> changes;
-  watcher_.Poll(&changes);
+void Networks::LookAtInterfaces(Surroundings* surroundings, const Log& log) {
+  {
+    const NamespaceVisit visit(*surroundings->where);
+    std::vector<transport::InterfaceChange> changes;
+    surroundings->watcher.Poll(&changes);
+  }
   for (const auto& network : networks_) {
+    if (network->surroundings != surroundings) continue;
     FollowAddresses(network.get());
     const uint32_t mtu_bytes = PathMtuOf(*network);
     if (mtu_bytes != network->mtu_bytes) {

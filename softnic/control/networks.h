@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "softnic/control/log.h"
+#include "softnic/control/network_namespace.h"
 #include "softnic/control/network_taps.h"
 #include "softnic/control/nic_spec.h"
 #include "softnic/control/unique_fd.h"
@@ -25,7 +26,8 @@ namespace verbena::softnic {
 
 struct NetworkOptions {
   std::vector<NicSpec> nics;  // --nic
-  bool is_wire = false;  // --wire: the instance's NICs talk UDP on loopback, even to each other
+  // --wire: the NICs talk UDP even to each other; on loopback where there is no --nic.
+  bool is_wire = false;
   transport::NetIo net_io = transport::NetIo::kEpoll;
   transport::tap::FaultRules faults;  // --faults
   std::string capture_path;           // --capture
@@ -54,10 +56,19 @@ class Networks {
 
   // To be used on the shard's thread; nullptr: no NIC has a network.
   NetworkTaps* taps() const { return taps_.get(); }
+  // From Open on.
+  const NetworkNamespaces& namespaces() const { return namespaces_; }
 
  private:
+  // A network namespace that NICs are in, and its interfaces.
+  struct Surroundings {
+    const NetworkNamespace* where = nullptr;
+    transport::InterfaceWatcher watcher;
+    std::unique_ptr<boost::asio::posix::stream_descriptor> watched;
+  };
   struct Network {
     uint32_t nic = 0;
+    const Surroundings* surroundings = nullptr;
     std::string name;
     transport::UdpPortConfig config;
     size_t given = 1;  // of its addresses: the first ones; a link-local one may have come along
@@ -66,26 +77,31 @@ class Networks {
     uint32_t mtu_bytes = 0;  // active_mtu
   };
 
+  // Empty, or what is wrong.
+  std::string SurroundingsOf(const std::string& netns, Surroundings** out);
   std::string OpenSpec(const NicSpec& spec, const std::string& name_prefix,
                        std::vector<NicConfig>* out);
-  std::string OpenLoopback(uint32_t count, const std::string& name_prefix,
-                           std::vector<NicConfig>* out);
+  // As that of a NIC in other surroundings.
+  bool HasAddressElsewhere(const Surroundings& surroundings, const Gid& gid) const;
+  std::string OpenLoopback(const Surroundings* surroundings, uint32_t count,
+                           const std::string& name_prefix, std::vector<NicConfig>* out);
   bool OpenPort(Network* network, transport::UdpPortError* error);
   void TellErrors(boost::asio::io_context& io, const Log& log);
-  void AwaitChanges(const Log& log);
+  void AwaitChanges(Surroundings* surroundings, const Log& log);
   // Tells the port of interfaces made anew.
   void FollowAddresses(Network* network);
-  void LookAtInterfaces(const Log& log);
+  void LookAtInterfaces(Surroundings* surroundings, const Log& log);
   bool IsUsable(const Network& network) const;
-  const transport::Interface* InterfaceOf(const transport::UdpAddress& address) const;
+  static const transport::Interface* InterfaceOf(const Network& network,
+                                                 const transport::UdpAddress& address);
   uint32_t PathMtuOf(const Network& network) const;
 
   NetworkOptions options_;
   uint32_t mtu_max_bytes_ = 0;  // --mtu; the interfaces may allow less
+  NetworkNamespaces namespaces_;
+  std::vector<std::unique_ptr<Surroundings>> surroundings_;
   std::vector<std::unique_ptr<Network>> networks_;
-  transport::InterfaceWatcher watcher_;
   std::function<void()> on_change_;
-  std::unique_ptr<boost::asio::posix::stream_descriptor> watched_;
   std::unique_ptr<NetworkTaps> taps_;
   Device* device_ = nullptr;
   Shard* shard_ = nullptr;

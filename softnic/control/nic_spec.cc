@@ -51,8 +51,11 @@ std::string ParseNicSpec(std::string_view text, NicSpec* out) {
         error = "--nic: a name has 1 to " + std::to_string(shm::kNicNameBytes - 1) +
                 " characters without /";
       }
+    } else if (item.substr(0, 6) == "netns=") {
+      out->netns = item.substr(6);
+      if (out->netns.empty()) error = "--nic: netns= wants a name of `ip netns`, or a path";
     } else {
-      error = "--nic takes ip=ADDRESS and name=NAME, separated by commas, not \"" +
+      error = "--nic takes ip=ADDRESS, name=NAME and netns=NAME, separated by commas, not \"" +
               std::string(item) + "\"";
     }
     if (!error.empty()) return error;

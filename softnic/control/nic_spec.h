@@ -17,11 +17,12 @@ struct NicAddress {
 
 struct NicSpec {
   std::vector<NicAddress> addresses;
-  std::string name;  // empty: the instance's prefix and the NIC's number
+  std::string name;   // empty: the instance's prefix and the NIC's number
+  std::string netns;  // the network namespace it is in; empty: the daemon's
 };
 
-// "ip=10.0.0.1", "ip=10.0.0.1,ip=fd00::1,name=rxe0", "ip=fe80::1%eth0". Returns an empty string, or
-// what is wrong.
+// "ip=10.0.0.1", "ip=10.0.0.1,ip=fd00::1,name=rxe0", "ip=fe80::1%eth0", "ip=10.0.0.1,netns=a".
+// Returns an empty string, or what is wrong.
 std::string ParseNicSpec(std::string_view text, NicSpec* out);
 
 }  // namespace verbena::softnic

@@ -142,10 +142,14 @@ void PathTree::Clear() {
   written_.clear();
 }
 
-std::string PathTree::Show(const std::vector<NicStatus>& nics) {
+std::string PathTree::Show(const std::vector<NicStatus>& nics,
+                           const NetworkNamespaces& namespaces) {
   error_.clear();
   Write(std::string(kVerbsClass) + "abi_version", kVerbsAbi);
-  for (const NicStatus& nic : nics) ShowNic(nic);
+  for (const NicStatus& nic : nics) {
+    const NamespaceVisit visit(namespaces.Of(nic.netns));  // for its interfaces' names
+    ShowNic(nic);
+  }
   return error_;
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "softnic/control/network_namespace.h"
 #include "softnic/device/device.h"
 
 namespace verbena::softnic {
@@ -24,7 +25,7 @@ class PathTree {
   void Clear();
   // Makes the files say what the NICs are now. Each is replaced as a whole, and those that would
   // not change are left alone. Empty, or what is wrong.
-  std::string Show(const std::vector<NicStatus>& nics);
+  std::string Show(const std::vector<NicStatus>& nics, const NetworkNamespaces& namespaces);
 
  private:
   void ShowNic(const NicStatus& nic);

@@ -91,7 +91,9 @@ void Connection::OnHello(const shm::Hello& hello) {
   auto self = shared_from_this();
   Close();
   const auto kind = static_cast<shm::HelloKind>(hello.kind);
-  if (kind == shm::HelloKind::kCm) return server->cm()->Accept(std::move(socket), hello);
+  if (kind == shm::HelloKind::kCm) {
+    return server->FrontOf(hello.netns)->Accept(std::move(socket), hello);
+  }
   if (hello.abi_version != shm::kAbiVersion) {
     shm::Welcome welcome = {};
     welcome.magic = shm::kAbiMagic;
@@ -104,7 +106,7 @@ void Connection::OnHello(const shm::Hello& hello) {
     case shm::HelloKind::kAttach:
       return server->Attach(std::move(socket), hello);
     case shm::HelloKind::kList:
-      return server->List(std::move(socket));
+      return server->List(std::move(socket), hello.netns);
     case shm::HelloKind::kAdmin:
       return server->Admin(std::move(socket));
     case shm::HelloKind::kImport:  // comes by another way
@@ -117,7 +119,7 @@ void Connection::OnHello(const shm::Hello& hello) {
 // --- the server ---------------------------------------------------------------------------------
 
 ControlServer::ControlServer(ControlConfig config, Device* device, ProcessDma* dma, Shard* shard,
-                             Log log)
+                             Log log, const NetworkNamespaces* namespaces)
     : config_(std::move(config)),
       device_(device),
       dma_(dma),
@@ -126,10 +128,14 @@ ControlServer::ControlServer(ControlConfig config, Device* device, ProcessDma* d
       signals_(io_, SIGTERM, SIGINT),
       paths_(config_.directory),
       listener_(io_),
-      cm_(std::make_unique<CmFront>(this)),
+      namespaces_(namespaces),
       accept_pause_(io_),
       idle_timer_(io_),
-      started_(ReadMonotonicClock()) {}
+      started_(ReadMonotonicClock()) {
+  for (const auto& where : namespaces_->all()) {
+    cm_fronts_.push_back(std::make_unique<CmFront>(this, where.get()));
+  }
+}
 
 ControlServer::~ControlServer() {
   pending_.clear();
@@ -147,7 +153,7 @@ std::string ControlServer::Open() {
   int listener = dup(socket_.fd());
   if (listener < 0) return std::string("can't listen: ") + strerror(errno);
   listener_.assign(listener);
-  cm_->Open();
+  OpenFronts();
   shard_->SetOnHostile([this](ClientPort* port) {
     asio::post(io_, [this, id = port->id] {
       for (auto& [client, owner] : clients_) {
@@ -164,9 +170,49 @@ std::string ControlServer::Open() {
 void ControlServer::ShowPaths(const std::vector<NicStatus>& nics) {
   if (is_stopping_) return;
   // The NICs work without them.
-  std::string error = paths_.Show(nics);
+  std::string error = paths_.Show(nics, *namespaces_);
   if (!error.empty()) log_.Error(error);
-  cm_->SetNics(nics);
+  for (const auto& front : cm_fronts_) front->SetNics(nics);
+}
+
+CmFront* ControlServer::FrontOf(uint64_t netns) const {
+  for (const auto& front : cm_fronts_) {
+    if (front->netns() == namespaces_->Of(netns).inode()) return front.get();
+  }
+  return cm_fronts_.front().get();
+}
+
+// Before the leader runs: MADs come from then on.
+void ControlServer::OpenFronts() {
+  for (const NicStatus& nic : device_->ListNicStatuses()) {
+    front_of_nic_[nic.info.index] = FrontOf(nic.netns);
+  }
+  device_->SetMadHandler([this](uint32_t nic, const Gid& local, const Gid& remote,
+                                const std::byte* bytes, size_t length) {
+    // NICs that are added later are in the daemon's own.
+    const auto found = front_of_nic_.find(nic);
+    CmFront* front = found == front_of_nic_.end() ? cm_fronts_.front().get() : found->second;
+    if (length == sizeof(transport::cm::Mad)) front->OnMad(nic, local, remote, bytes);
+  });
+  device_->SetLaneEndHandler([this](LaneId lane) {
+    asio::post(io_, [this, lane] {
+      for (const auto& front : cm_fronts_) front->OnLaneEnded(lane);
+    });
+  });
+}
+
+std::vector<ShowRow> ControlServer::ShowCm() const {
+  std::vector<ShowRow> rows;
+  for (const auto& front : cm_fronts_) {
+    for (ShowRow& row : front->Show()) rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+CmCounters ControlServer::CountCm() const {
+  CmCounters sum;
+  for (const auto& front : cm_fronts_) sum += front->Counters();
+  return sum;
 }
 
 void ControlServer::RefreshPaths() {
@@ -201,7 +247,12 @@ void ControlServer::Stop() {
   listener_.close(ignored);
   const auto pending = pending_;  // closing one takes it out
   for (const auto& [connection, owner] : pending) connection->Close();
-  cm_->End([this] { EndRecordings(); });
+  fronts_to_end_ = cm_fronts_.size();
+  for (const auto& front : cm_fronts_) {
+    front->End([this] {
+      if (--fronts_to_end_ == 0) EndRecordings();
+    });
+  }
   idle_timer_.expires_after(kEndPatience);
   idle_timer_.async_wait([this](error_code error) {
     if (!error) io_.stop();
@@ -312,10 +363,13 @@ void ControlServer::Forget(AttachedClient* client) {
   StartIdleTime();
 }
 
-void ControlServer::List(UniqueFd socket) {
+void ControlServer::List(UniqueFd socket, uint64_t netns) {
   auto shared = std::make_shared<UniqueFd>(std::move(socket));
-  shard_->Post([this, shared] {
-    auto nics = std::make_shared<std::vector<shm::NicInfo>>(device_->ListNics());
+  shard_->Post([this, shared, netns = namespaces_->Of(netns).inode()] {
+    auto nics = std::make_shared<std::vector<shm::NicInfo>>();
+    for (const NicStatus& nic : device_->ListNicStatuses()) {
+      if (nic.netns == netns) nics->push_back(nic.info);
+    }
     asio::post(io_, [shared, nics] {
       auto reply = std::make_unique<shm::ListReply>();
       std::memset(static_cast<void*>(reply.get()), 0, sizeof(*reply));

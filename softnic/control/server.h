@@ -13,9 +13,11 @@
 #include <memory>
 #include <string>
 
+#include "softnic/cm/cm_service.h"
 #include "softnic/control/client_session.h"
 #include "softnic/control/listener.h"
 #include "softnic/control/log.h"
+#include "softnic/control/network_namespace.h"
 #include "softnic/control/path_tree.h"
 #include "softnic/device/device.h"
 #include "softnic/engine/shard.h"
@@ -66,7 +68,8 @@ class CmFront;
 
 class ControlServer {
  public:
-  ControlServer(ControlConfig config, Device* device, ProcessDma* dma, Shard* shard, Log log);
+  ControlServer(ControlConfig config, Device* device, ProcessDma* dma, Shard* shard, Log log,
+                const NetworkNamespaces* namespaces);
   ~ControlServer();
 
   // An empty string, or what is wrong.
@@ -93,7 +96,10 @@ class ControlServer {
   // Before Run; nullptr: no NIC has a network.
   void SetTaps(NetworkTaps* taps) { taps_ = taps; }
   NetworkTaps* taps() { return taps_; }
-  CmFront* cm() { return cm_.get(); }
+  const NetworkNamespaces& namespaces() const { return *namespaces_; }
+  // Of the fronts of all network namespaces.
+  std::vector<ShowRow> ShowCm() const;
+  CmCounters CountCm() const;
   size_t session_count() const { return clients_.size(); }
 
   // A request of the CLI is being answered: the instance does not end before, but its idle time
@@ -106,7 +112,8 @@ class ControlServer {
 
   // `joins`: whose context is imported; it has checked that the peer may. nullptr: none.
   void Attach(UniqueFd socket, const shm::Hello& hello, const AttachedClient* joins = nullptr);
-  void List(UniqueFd socket);
+  // The NICs that a program in this network namespace (by its inode) has.
+  void List(UniqueFd socket, uint64_t netns);
   void Admin(UniqueFd socket);
   void Forget(AttachedClient* client);
 
@@ -119,6 +126,8 @@ class ControlServer {
   void AcceptAfter(std::chrono::nanoseconds pause);
   // 0, or errno: the kernel has no room for it.
   int AddConnection(UniqueFd socket);
+  CmFront* FrontOf(uint64_t netns) const;
+  void OpenFronts();
   void AwaitSignals();
   void EndRecordings();
   bool IsUsed() const { return !clients_.empty() || holds_ != 0; }
@@ -136,7 +145,12 @@ class ControlServer {
   PathTree paths_;
   boost::asio::posix::stream_descriptor listener_;
   NetworkTaps* taps_ = nullptr;
-  std::unique_ptr<CmFront> cm_;
+  const NetworkNamespaces* const namespaces_;
+  // One a network namespace, as ports and addresses are each one's own; that of the daemon's own
+  // first.
+  std::vector<std::unique_ptr<CmFront>> cm_fronts_;
+  std::map<uint32_t, CmFront*> front_of_nic_;  // of those in other namespaces
+  size_t fronts_to_end_ = 0;
   boost::asio::steady_timer accept_pause_;
   std::chrono::steady_clock::time_point accepted_until_{};
   boost::asio::steady_timer idle_timer_;

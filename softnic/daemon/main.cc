@@ -102,7 +102,7 @@ int Serve(const DaemonOptions& options) {
     return Fail(options, std::string("can't make the event loop: ") + strerror(errno));
   }
   Log log(options.log_level);
-  ControlServer server(options.control, &device, &dma, &shard, log);
+  ControlServer server(options.control, &device, &dma, &shard, log, &networks.namespaces());
   std::string error = server.Open();
   if (error.empty()) error = networks.Attach(&device, &shard);
   if (!error.empty()) return Fail(options, error);

@@ -197,9 +197,6 @@ std::string ParseOptions(int argc, const char* const* argv, DaemonOptions* out) 
     if (!error.empty()) return error;
     out->control.flags.push_back("--" + std::string(name) + "=" + std::string(value));
   }
-  if (out->network.is_wire && !out->network.nics.empty()) {
-    return "--wire and --nic exclude each other: --nic puts a NIC on an address of this host";
-  }
   bool has_network = out->network.is_wire || !out->network.nics.empty();
   if (!has_network && (!out->network.faults.rules.empty() || !out->network.capture_path.empty() ||
                        !out->network.trace_path.empty())) {
@@ -215,9 +212,10 @@ std::string HelpText() {
       "that asks for RDMA devices.\n\n"
       "  --directory=DIR       where the instance's socket is made (DIR/sock)\n"
       "  --nics=N              number of NICs (default 1, at most 64)\n"
-      "  --nic=ip=ADDRESS[,ip=ADDRESS][,name=NAME]\n"
-      "                        a NIC on this host's network, instead of --nics; may be repeated\n"
-      "  --wire=1              the NICs talk UDP on loopback, even to each other\n"
+      "  --nic=ip=ADDRESS[,ip=ADDRESS][,name=NAME][,netns=NAME]\n"
+      "                        a NIC on this host's network, or that of a network namespace,\n"
+      "                        instead of --nics; may be repeated\n"
+      "  --wire=1              the NICs talk UDP even to each other: by --nic, or on loopback\n"
       "  --faults=FILE         break packets by rules (docs/faults.md)\n"
       "  --seed=N              what chance in fault rules draws from\n"
       "  --capture=FILE        record all packets (pcapng)\n"

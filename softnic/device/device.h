@@ -63,6 +63,7 @@ struct NicConfig {
   bool has_subnet_lids = false;
   // What goes to NICs of the same instance takes the network too.
   bool is_wire_only = false;
+  uint64_t netns = 0;  // the inode of the network namespace it is in; 0: the daemon's own
 };
 
 // The link-local GID that derives from the MAC.
@@ -134,6 +135,7 @@ struct NicStatus {
   shm::QueryDeviceReply device_attributes = {};
   shm::QueryPortReply port_attributes = {};
   std::string network;  // its port's name; empty: reaches NICs of its instance only
+  uint64_t netns = 0;   // as NicConfig's
   Refusals refusals;
   uint32_t qkey_violations = 0;
   WireCounters wire;

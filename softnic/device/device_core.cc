@@ -39,6 +39,7 @@ std::vector<NicStatus> DeviceCore::ListNicStatuses() const {
     }
     status.active_mtu_bytes = nic->config().mtu_bytes;
     status.is_up = nic->is_up;
+    status.netns = nic->config().netns;
     nic->DescribeDevice(&status.device_attributes);
     nic->DescribePort(&status.port_attributes);
     status.refusals = nic->refusals;

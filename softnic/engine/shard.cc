@@ -147,6 +147,7 @@ bool Shard::RunTimers() {
   Instant due = device_->PollTimeout();
   if (!due.IsNever() && due <= now_) {
     device_->OnTimeout(now_);
+    network_looks_.MakeDue();  // for what was delayed on its way
     any = true;
   }
   if (flush_due_ && next_flush_ <= now_) {
@@ -184,8 +185,16 @@ void Shard::ReapClosed() {
 // A look at the network is a system call. What a client has just asked for goes out before it, but
 // not in two turns one after the other.
 bool Shard::PollNetworks(bool has_rung) {
+  uint64_t packets = 0;
+  for (const transport::PacketPort* port : networks_) {
+    packets += port->counters().sent_packets + port->counters().received_packets;
+  }
+  network_looks_.OnTurn(now_, packets);
+  if (!network_looks_.IsDue(now_)) return false;
   skipped_networks_ = has_rung && !skipped_networks_;
-  return !skipped_networks_ && device_->PollPorts(now_, kPacketsPerTurn);
+  if (skipped_networks_) return false;
+  network_looks_.OnLook(now_);
+  return device_->PollPorts(now_, kPacketsPerTurn);
 }
 
 // What clients post waits in their queues rather than as copies, which get no faster by being many.

@@ -21,6 +21,7 @@
 #include "softnic/engine/client_port.h"
 #include "softnic/engine/cpu_contention.h"
 #include "softnic/engine/mailbox.h"
+#include "softnic/engine/network_looks.h"
 #include "softnic/engine/run_delay.h"
 #include "softnic/engine/spin_policy.h"
 #include "softnic/engine/yield_policy.h"
@@ -85,6 +86,8 @@ class Shard {
   void RunMailbox();
   bool DeliverDma();
   bool PollNetworks(bool has_rung);
+  // Nothing comes or goes by a network; or there is none.
+  bool IsNetworkQuiet() const { return networks_.empty() || network_looks_.IsQuiet(now_); }
   bool RunTimers();
   void ReapClosed();
 
@@ -146,6 +149,7 @@ class Shard {
   std::function<void(ClientPort*)> on_hostile_;
 
   std::vector<transport::PacketPort*> networks_;
+  NetworkLooks network_looks_;
   bool skipped_networks_ = false;    // in the last turn
   std::vector<ClientPort*> ports_;   // all; index by ClientPort::index
   std::vector<ClientPort*> active_;  // not parked

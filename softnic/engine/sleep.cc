@@ -40,13 +40,14 @@ Shard::Wait Shard::WaitForWork() {
     if (port->follows && port == rang_last_) policy.ExpectLastToFollow();
     ++i;
   }
-  if (!networks_.empty() && now_ - awake_since_ < kAwakeMax && device_->ExpectsPackets()) {
+  const bool is_quiet = IsNetworkQuiet();
+  if (!is_quiet && now_ - awake_since_ < kAwakeMax && device_->ExpectsPackets()) {
     policy.ExpectPackets();
   }
-  if (contention_.IsContended(now_)) policy.MakeRoom();
+  if (!is_quiet && contention_.IsContended(now_)) policy.MakeRoom();
   Wait wait = {policy.Limit(), policy.Limit(), policy.SharesCpu()};
   if (yield_policy_.MayYield(now_)) {
-    wait.quiet = policy.QuietLimit(!networks_.empty());
+    wait.quiet = policy.QuietLimit(!is_quiet);
     wait.limit = std::max(wait.limit, policy.YieldingLimit());
   }
   return wait;
@@ -139,6 +140,7 @@ void Shard::Sleep(bool shares_cpu) {
   }
   is_asleep_.store(false, std::memory_order_relaxed);
   now_ = ReadMonotonicClock();
+  network_looks_.MakeDue();
   TellCpu();
   if (!has_news) {
     last_parked_poll_ = awake_since_ = now_;
@@ -154,7 +156,7 @@ void Shard::Sleep(bool shares_cpu) {
 
 // Only between hosts: within one the clients say where they are.
 void Shard::LookForRivals() {
-  if (networks_.empty() || !contention_.OnSlept()) return;
+  if (IsNetworkQuiet() || !contention_.OnSlept()) return;
   Duration waited;
   if (run_delay_.Read(&waited)) contention_.OnLook(now_, waited);
 }
@@ -179,7 +181,10 @@ void Shard::WaitForEvents(bool may_block) {
       continue;
     }
     was_rung = true;
-    if (what == &networks_) continue;  // every turn looks at them
+    if (what == &networks_) {
+      network_looks_.MakeDue();
+      continue;
+    }
     if (what != nullptr) Unpark(static_cast<ClientPort*>(what));
   }
   if (may_block && was_rung) Count(wakeups_);

@@ -105,9 +105,9 @@ constexpr OptionRow kOptions[] = {
     {OptionId::kNics, "--nics", "N", Bit(Command::kRun) | Bit(Command::kUp),
      "have at least N NICs; a running instance gets the missing ones added"},
     {OptionId::kNic, "--nic", "SPEC", Bit(Command::kRun) | Bit(Command::kUp),
-     "a NIC on this host's network: ip=ADDRESS[,ip=...][,name=NAME]; repeatable"},
+     "a NIC on this host's network: ip=ADDRESS[,ip=...][,name=NAME][,netns=NAME]; repeatable"},
     {OptionId::kWire, "--wire", "", Bit(Command::kRun),
-     "NICs talk RoCEv2 over UDP on loopback, even to each other; implies --private"},
+     "NICs talk RoCEv2 over UDP even to each other, by --nic or on loopback; implies --private"},
     {OptionId::kCapture, "--capture", "FILE", Bit(Command::kRun),
      "record all packets (pcapng); implies --wire"},
     {OptionId::kTrace, "--trace", "FILE", Bit(Command::kRun),
@@ -413,10 +413,6 @@ bool CheckComplete(const Arguments& arguments, std::string* error) {
     *error = "`verbena run` wants a program: verbena run -- ib_write_bw localhost.";
     return false;
   }
-  if (arguments.has_own_nics && arguments.wire_wanted) {
-    *error = "--wire puts NICs on loopback, --nic on this host's network; leave one of them out.";
-    return false;
-  }
   if (const ActionRow* row = ActionsOf(arguments.command); row != nullptr) {
     const std::string command = "`verbena " + std::string(RowOf(row->command).name);
     if (arguments.action.empty()) {
@@ -537,8 +533,9 @@ bool ParseArguments(const std::vector<std::string>& args, Arguments* out, std::s
     if (!TakePositional(word, out, error)) return false;
   }
   if (!CheckComplete(*out, error)) return false;
-  // Packets need a network: loopback, unless --nic names another.
-  if ((out->wire || out->wire_wanted) && !out->has_own_nics) {
+  // Packets need a network: loopback, unless --nic names another. With --nic, --wire is for those
+  // of NICs to each other.
+  if (out->wire_wanted || (out->wire && !out->has_own_nics)) {
     out->set.push_back("--wire=1");
     out->private_instance = true;
   }
