@@ -84,7 +84,7 @@ json::object RefusedOf(const NicStatus& nic) {
   return refused;
 }
 
-json::object NicObject(const NicStatus& nic, const NetworkNamespaces& namespaces) {
+json::object NicObject(const NicStatus& nic, const transport::NetworkNamespaces& namespaces) {
   char ipv4[INET_ADDRSTRLEN] = "";
   inet_ntop(AF_INET, nic.info.ipv4, ipv4, sizeof(ipv4));
   json::object object;
@@ -97,13 +97,14 @@ json::object NicObject(const NicStatus& nic, const NetworkNamespaces& namespaces
   object["ports"] = nic.info.ports;
   object["mtu"] = nic.active_mtu_bytes;
   object["network"] = nic.network.empty() ? "instance" : "udp, " + nic.network;
-  if (nic.netns != 0) object["netns"] = namespaces.Of(nic.netns).name();
+  if (nic.netns != 0) object["netns"] = namespaces.Of(nic.netns)->name();
   object["refused"] = RefusedOf(nic);
   if (!nic.network.empty()) object["wire"] = CountersOf(nic);
   return object;
 }
 
-json::array NicArray(const std::vector<NicStatus>& nics, const NetworkNamespaces& namespaces) {
+json::array NicArray(const std::vector<NicStatus>& nics,
+                     const transport::NetworkNamespaces& namespaces) {
   json::array array;
   for (const NicStatus& nic : nics) array.push_back(NicObject(nic, namespaces));
   return array;

@@ -163,7 +163,7 @@ void CmClient::End(const char* why) {
 
 // --- all of them ---------------------------------------------------------------------------------
 
-CmFront::CmFront(ControlServer* server, const NetworkNamespace* where)
+CmFront::CmFront(ControlServer* server, const transport::NetworkNamespace* where)
     : server_(server),
       where_(where),
       service_(ConfigOfService()),
@@ -418,7 +418,7 @@ void CmFront::TellAddresses() {
 }
 
 bool CmFront::OpenInterfaces() {
-  const NamespaceVisit visit(*where_);
+  const transport::NamespaceVisit visit(where_);
   return interfaces_.Open();
 }
 
@@ -455,7 +455,7 @@ void CmFront::LookAtAddresses() {
   if (interfaces_.fd() < 0) return;
   std::vector<transport::InterfaceChange> changes;
   {
-    const NamespaceVisit visit(*where_);
+    const transport::NamespaceVisit visit(where_);
     interfaces_.Poll(&changes);
   }
   if (changes.empty()) return;

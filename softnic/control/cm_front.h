@@ -22,10 +22,10 @@
 #include "softnic/cm/cm_service.h"
 #include "softnic/control/cm_channel.h"
 #include "softnic/control/cm_look_ups.h"
-#include "softnic/control/network_namespace.h"
 #include "softnic/control/unique_fd.h"
 #include "softnic/device/device.h"
 #include "transport/port/udp/interfaces.h"
+#include "transport/port/udp/netns.h"
 
 namespace verbena::softnic {
 
@@ -65,7 +65,7 @@ class CmClient : public std::enable_shared_from_this<CmClient> {
 class CmFront {
  public:
   // `where`: the network namespace whose clients, NICs, addresses and ports it has.
-  CmFront(ControlServer* server, const NetworkNamespace* where);
+  CmFront(ControlServer* server, const transport::NetworkNamespace* where);
   ~CmFront();
 
   uint64_t netns() const { return where_->inode(); }
@@ -113,7 +113,7 @@ class CmFront {
   void TellNics();
 
   ControlServer* const server_;
-  const NetworkNamespace* const where_;
+  const transport::NetworkNamespace* const where_;
   CmService service_;
   CmLookUps look_ups_;
   std::function<void()> ended_;  // set: the daemon ends

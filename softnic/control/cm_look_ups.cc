@@ -26,7 +26,8 @@ constexpr uint32_t kTimeoutMaxMs = 24 * 3600 * 1000;
 
 }  // namespace
 
-CmLookUps::CmLookUps(boost::asio::io_context* io, const NetworkNamespace* where, Done done)
+CmLookUps::CmLookUps(boost::asio::io_context* io, const transport::NetworkNamespace* where,
+                     Done done)
     : io_(io), where_(where), done_(std::move(done)), timer_(*io) {}
 
 int CmLookUps::Start(const CmService::LookUp& what) {
@@ -45,7 +46,7 @@ int CmLookUps::Start(const CmService::LookUp& what) {
 
 int CmLookUps::FindWay(const CmService::LookUp& what, transport::NextHop* hop,
                        bool* counts_as_found) {
-  const NamespaceVisit visit(*where_);
+  const transport::NamespaceVisit visit(where_);
   int error = transport::FindNextHop(what.local, what.remote, what.scope_id, hop);
   if (error != 0) return error;
   // Watched first: what becomes known between a look and the watch would be told to nobody.
@@ -56,7 +57,7 @@ int CmLookUps::FindWay(const CmService::LookUp& what, transport::NextHop* hop,
 }
 
 void CmLookUps::SolicitAll() {
-  const NamespaceVisit visit(*where_);
+  const transport::NamespaceVisit visit(where_);
   for (const Pending& pending : pending_) {
     transport::Solicit(pending.what.local, pending.what.remote, pending.what.scope_id);
   }
@@ -105,7 +106,7 @@ void CmLookUps::Look() {
   const Instant now = ReadMonotonicClock();
   std::vector<std::pair<CmService::LookUp, int>> ended;
   {
-    const NamespaceVisit visit(*where_);
+    const transport::NamespaceVisit visit(where_);
     std::erase_if(pending_, [&](const Pending& pending) {
       const bool is_known = transport::IsKnown(pending.hop);
       if (!is_known && pending.due > now) return false;

@@ -13,8 +13,8 @@
 
 #include "core/base/instant.h"
 #include "softnic/cm/cm_service.h"
-#include "softnic/control/network_namespace.h"
 #include "transport/port/udp/neighbours.h"
+#include "transport/port/udp/netns.h"
 
 namespace verbena::softnic {
 
@@ -23,7 +23,7 @@ class CmLookUps {
   // `error`: 0, or ETIMEDOUT.
   using Done = std::function<void(const CmService::LookUp& what, int error)>;
   // `where`: whose network it is.
-  CmLookUps(boost::asio::io_context* io, const NetworkNamespace* where, Done done);
+  CmLookUps(boost::asio::io_context* io, const transport::NetworkNamespace* where, Done done);
 
   // 0: `done` is told, now or later. ENETUNREACH, EHOSTUNREACH and the like: there is no route.
   int Start(const CmService::LookUp& what);
@@ -48,7 +48,7 @@ class CmLookUps {
   void ArmTimer();
 
   boost::asio::io_context* const io_;
-  const NetworkNamespace* const where_;
+  const transport::NetworkNamespace* const where_;
   const Done done_;
   std::vector<Pending> pending_;
   boost::asio::steady_timer timer_;

@@ -41,11 +41,12 @@ uint32_t Ipv4Of(const Gid& gid) {
   return ipv4;
 }
 
-std::string Explain(const UdpPortError& error) {
+std::string Explain(const UdpPortError& error, const transport::NetworkNamespace* where) {
   if (error.kind == UdpPortErrorKind::kNoUring) {
     return error.text + "; use net-io=epoll, which is the default";
   }
   if (error.kind != UdpPortErrorKind::kPortBusy) return error.text;
+  const transport::NamespaceVisit visit(where);
   std::string holder = HolderOfUdpPort(error.address.gid, error.port);
   if (holder.empty()) return error.text;
   return "UDP port " + std::to_string(error.port) + " of " + TextOf(error.address) +
@@ -76,14 +77,14 @@ std::string Networks::Open(uint32_t count, const std::string& name_prefix, uint3
 }
 
 std::string Networks::SurroundingsOf(const std::string& netns, Surroundings** out) {
-  const NetworkNamespace* where = nullptr;
+  const transport::NetworkNamespace* where = nullptr;
   if (std::string error = namespaces_.Find(netns, &where); !error.empty()) return error;
   for (const auto& known : surroundings_) {
     if (known->where != where) continue;
     *out = known.get();
     return "";
   }
-  const NamespaceVisit visit(*where);
+  const transport::NamespaceVisit visit(where);
   auto surroundings = std::make_unique<Surroundings>();
   surroundings->where = where;
   if (!surroundings->watcher.Open()) {
@@ -100,11 +101,11 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
   if (std::string error = SurroundingsOf(spec.netns, &surroundings); !error.empty()) {
     return "--nic " + error;
   }
-  const NamespaceVisit visit(*surroundings->where);
   const transport::InterfaceList& list = surroundings->watcher.list();
   auto network = std::make_unique<Network>();
   network->nic = static_cast<uint32_t>(out->size());
   network->surroundings = surroundings;
+  network->config.netns = surroundings->where;
   Gid link_local;
   const Interface* first = nullptr;
   for (const NicAddress& address : spec.addresses) {
@@ -147,14 +148,16 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
   bool shares_interface = false;
   UdpPortError error;
   for (int attempt = 1; !OpenPort(network.get(), &error); ++attempt) {
-    if (error.kind != UdpPortErrorKind::kPortBusy) return Explain(error);
+    if (error.kind != UdpPortErrorKind::kPortBusy) return Explain(error, surroundings->where);
     if (attempt < kBusyAttempts) {
       usleep(kBusyPauseUs);
       continue;
     }
     // Another NIC on this interface has the link-local address, which nobody asked for here.
     const bool is_given = network->config.addresses.size() == network->given;
-    if (is_given || error.address.gid != link_local) return Explain(error);
+    if (is_given || error.address.gid != link_local) {
+      return Explain(error, surroundings->where);
+    }
     network->config.addresses.pop_back();
     link_local = {};
     shares_interface = true;
@@ -209,7 +212,7 @@ std::string Networks::OpenLoopback(const Surroundings* surroundings, uint32_t co
     }
     if (networks.size() < count) {
       if (error.kind == UdpPortErrorKind::kPortBusy) continue;
-      return Explain(error);
+      return Explain(error, surroundings->where);
     }
     for (auto& network : networks) {
       network->mtu_bytes = mtu_max_bytes_;
@@ -346,7 +349,7 @@ void Networks::FollowAddresses(Network* network) {
 
 void Networks::LookAtInterfaces(Surroundings* surroundings, const Log& log) {
   {
-    const NamespaceVisit visit(*surroundings->where);
+    const transport::NamespaceVisit visit(surroundings->where);
     std::vector<transport::InterfaceChange> changes;
     surroundings->watcher.Poll(&changes);
   }

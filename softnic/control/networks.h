@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "softnic/control/log.h"
-#include "softnic/control/network_namespace.h"
 #include "softnic/control/network_taps.h"
 #include "softnic/control/nic_spec.h"
 #include "softnic/control/unique_fd.h"
@@ -20,6 +19,7 @@
 #include "softnic/engine/shard.h"
 #include "transport/port/tap/fault_rules.h"
 #include "transport/port/udp/interfaces.h"
+#include "transport/port/udp/netns.h"
 #include "transport/port/udp/open_udp_port.h"
 
 namespace verbena::softnic {
@@ -57,12 +57,12 @@ class Networks {
   // To be used on the shard's thread; nullptr: no NIC has a network.
   NetworkTaps* taps() const { return taps_.get(); }
   // From Open on.
-  const NetworkNamespaces& namespaces() const { return namespaces_; }
+  const transport::NetworkNamespaces& namespaces() const { return namespaces_; }
 
  private:
   // A network namespace that NICs are in, and its interfaces.
   struct Surroundings {
-    const NetworkNamespace* where = nullptr;
+    const transport::NetworkNamespace* where = nullptr;
     transport::InterfaceWatcher watcher;
     std::unique_ptr<boost::asio::posix::stream_descriptor> watched;
   };
@@ -98,7 +98,7 @@ class Networks {
 
   NetworkOptions options_;
   uint32_t mtu_max_bytes_ = 0;  // --mtu; the interfaces may allow less
-  NetworkNamespaces namespaces_;
+  transport::NetworkNamespaces namespaces_;
   std::vector<std::unique_ptr<Surroundings>> surroundings_;
   std::vector<std::unique_ptr<Network>> networks_;
   std::function<void()> on_change_;

@@ -143,11 +143,11 @@ void PathTree::Clear() {
 }
 
 std::string PathTree::Show(const std::vector<NicStatus>& nics,
-                           const NetworkNamespaces& namespaces) {
+                           const transport::NetworkNamespaces& namespaces) {
   error_.clear();
   Write(std::string(kVerbsClass) + "abi_version", kVerbsAbi);
   for (const NicStatus& nic : nics) {
-    const NamespaceVisit visit(namespaces.Of(nic.netns));  // for its interfaces' names
+    const transport::NamespaceVisit visit(namespaces.Of(nic.netns));  // for its interfaces' names
     ShowNic(nic);
   }
   return error_;

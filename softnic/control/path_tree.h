@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "softnic/control/network_namespace.h"
 #include "softnic/device/device.h"
+#include "transport/port/udp/netns.h"
 
 namespace verbena::softnic {
 
@@ -25,7 +25,8 @@ class PathTree {
   void Clear();
   // Makes the files say what the NICs are now. Each is replaced as a whole, and those that would
   // not change are left alone. Empty, or what is wrong.
-  std::string Show(const std::vector<NicStatus>& nics, const NetworkNamespaces& namespaces);
+  std::string Show(const std::vector<NicStatus>& nics,
+                   const transport::NetworkNamespaces& namespaces);
 
  private:
   void ShowNic(const NicStatus& nic);

@@ -60,7 +60,7 @@ class PathTreeTest : public ::testing::Test {
 
 TEST_F(PathTreeTest, SaysWhatAKernelWould) {
   PathTree tree(directory_);
-  ASSERT_EQ(tree.Show(StatusesOf(2), NetworkNamespaces()), "");
+  ASSERT_EQ(tree.Show(StatusesOf(2), transport::NetworkNamespaces()), "");
   const std::string nic = "/sys/class/infiniband/nic1/", port = nic + "ports/1/";
   EXPECT_EQ(Read(nic + "node_type"), "1: CA\n");
   EXPECT_EQ(Read(nic + "node_guid"), "0011:22ff:fe33:4401\n");
@@ -85,10 +85,10 @@ TEST_F(PathTreeTest, SaysWhatAKernelWould) {
 
 TEST_F(PathTreeTest, FollowsAndLeavesAloneWhatStays) {
   PathTree tree(directory_);
-  ASSERT_EQ(tree.Show(StatusesOf(1), NetworkNamespaces()), "");
+  ASSERT_EQ(tree.Show(StatusesOf(1), transport::NetworkNamespaces()), "");
   const std::string port = "/sys/class/infiniband/nic0/ports/1/";
   const ino_t gid = InodeOf(port + "gids/1"), state = InodeOf(port + "state");
-  ASSERT_EQ(tree.Show(StatusesOf(2, false), NetworkNamespaces()), "");
+  ASSERT_EQ(tree.Show(StatusesOf(2, false), transport::NetworkNamespaces()), "");
   EXPECT_EQ(Read(port + "state"), "1: DOWN\n");
   EXPECT_EQ(Read(port + "phys_state"), "3: Disabled\n");
   EXPECT_EQ(InodeOf(port + "gids/1"), gid);
@@ -98,10 +98,10 @@ TEST_F(PathTreeTest, FollowsAndLeavesAloneWhatStays) {
 
 TEST_F(PathTreeTest, ClearLeavesNothing) {
   PathTree tree(directory_);
-  ASSERT_EQ(tree.Show(StatusesOf(1), NetworkNamespaces()), "");
+  ASSERT_EQ(tree.Show(StatusesOf(1), transport::NetworkNamespaces()), "");
   tree.Clear();
   EXPECT_TRUE(fs::is_empty(directory_));
-  ASSERT_EQ(tree.Show(StatusesOf(1), NetworkNamespaces()), "");
+  ASSERT_EQ(tree.Show(StatusesOf(1), transport::NetworkNamespaces()), "");
   EXPECT_EQ(Read("/sys/class/infiniband/nic0/node_type"), "1: CA\n");
   // What a daemon that was killed left.
   PathTree next(directory_);
@@ -112,9 +112,9 @@ TEST_F(PathTreeTest, ClearLeavesNothing) {
 TEST_F(PathTreeTest, SaysWhatItCannotWrite) {
   std::ofstream(directory_ + "/paths") << "in the way";
   PathTree tree(directory_);
-  EXPECT_NE(
-      tree.Show(StatusesOf(1), NetworkNamespaces()).find("can't write " + directory_ + "/paths/"),
-      std::string::npos);
+  EXPECT_NE(tree.Show(StatusesOf(1), transport::NetworkNamespaces())
+                .find("can't write " + directory_ + "/paths/"),
+            std::string::npos);
 }
 
 }  // namespace

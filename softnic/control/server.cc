@@ -119,7 +119,7 @@ void Connection::OnHello(const shm::Hello& hello) {
 // --- the server ---------------------------------------------------------------------------------
 
 ControlServer::ControlServer(ControlConfig config, Device* device, ProcessDma* dma, Shard* shard,
-                             Log log, const NetworkNamespaces* namespaces)
+                             Log log, const transport::NetworkNamespaces* namespaces)
     : config_(std::move(config)),
       device_(device),
       dma_(dma),
@@ -177,7 +177,7 @@ void ControlServer::ShowPaths(const std::vector<NicStatus>& nics) {
 
 CmFront* ControlServer::FrontOf(uint64_t netns) const {
   for (const auto& front : cm_fronts_) {
-    if (front->netns() == namespaces_->Of(netns).inode()) return front.get();
+    if (front->netns() == namespaces_->Of(netns)->inode()) return front.get();
   }
   return cm_fronts_.front().get();
 }
@@ -365,7 +365,7 @@ void ControlServer::Forget(AttachedClient* client) {
 
 void ControlServer::List(UniqueFd socket, uint64_t netns) {
   auto shared = std::make_shared<UniqueFd>(std::move(socket));
-  shard_->Post([this, shared, netns = namespaces_->Of(netns).inode()] {
+  shard_->Post([this, shared, netns = namespaces_->Of(netns)->inode()] {
     auto nics = std::make_shared<std::vector<shm::NicInfo>>();
     for (const NicStatus& nic : device_->ListNicStatuses()) {
       if (nic.netns == netns) nics->push_back(nic.info);

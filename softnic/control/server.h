@@ -17,10 +17,10 @@
 #include "softnic/control/client_session.h"
 #include "softnic/control/listener.h"
 #include "softnic/control/log.h"
-#include "softnic/control/network_namespace.h"
 #include "softnic/control/path_tree.h"
 #include "softnic/device/device.h"
 #include "softnic/engine/shard.h"
+#include "transport/port/udp/netns.h"
 
 namespace verbena::softnic {
 
@@ -69,7 +69,7 @@ class CmFront;
 class ControlServer {
  public:
   ControlServer(ControlConfig config, Device* device, ProcessDma* dma, Shard* shard, Log log,
-                const NetworkNamespaces* namespaces);
+                const transport::NetworkNamespaces* namespaces);
   ~ControlServer();
 
   // An empty string, or what is wrong.
@@ -96,7 +96,7 @@ class ControlServer {
   // Before Run; nullptr: no NIC has a network.
   void SetTaps(NetworkTaps* taps) { taps_ = taps; }
   NetworkTaps* taps() { return taps_; }
-  const NetworkNamespaces& namespaces() const { return *namespaces_; }
+  const transport::NetworkNamespaces& namespaces() const { return *namespaces_; }
   // Of the fronts of all network namespaces.
   std::vector<ShowRow> ShowCm() const;
   CmCounters CountCm() const;
@@ -145,7 +145,7 @@ class ControlServer {
   PathTree paths_;
   boost::asio::posix::stream_descriptor listener_;
   NetworkTaps* taps_ = nullptr;
-  const NetworkNamespaces* const namespaces_;
+  const transport::NetworkNamespaces* const namespaces_;
   // One a network namespace, as ports and addresses are each one's own; that of the daemon's own
   // first.
   std::vector<std::unique_ptr<CmFront>> cm_fronts_;

@@ -30,5 +30,21 @@ TEST(Options, MessagesAreNoLongerThanAPathMtuOf256CanCarry) {
   EXPECT_LE(DeviceLimits{}.max_message_bytes, kPsnsInFlightMax * 256);
 }
 
+TEST(Options, ANicSaysWhereItIs) {
+  DaemonOptions options;
+  EXPECT_EQ(Parse("--nic=ip=10.0.0.1,netns=/proc/1/ns/net,name=a,ip=fd00::1", &options), "");
+  EXPECT_EQ(Parse("--nic=ip=10.0.0.2", &options), "");
+  ASSERT_EQ(options.network.nics.size(), 2u);
+  EXPECT_EQ(options.network.nics[0].netns, "/proc/1/ns/net");
+  EXPECT_EQ(options.network.nics[0].name, "a");
+  EXPECT_EQ(options.network.nics[0].addresses.size(), 2u);
+  EXPECT_EQ(options.network.nics[1].netns, "");
+  EXPECT_NE(Parse("--nic=ip=10.0.0.3,netns=", &options).find("netns= wants a name"),
+            std::string::npos);
+  EXPECT_NE(Parse("--nic=netns=blue", &options).find("needs an address"), std::string::npos);
+  EXPECT_NE(Parse("--nic=ip=10.0.0.3,vrf=blue", &options).find("not \"vrf=blue\""),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace verbena::softnic

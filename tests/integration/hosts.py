@@ -1,7 +1,7 @@
 """Where programs run: beside one instance, or on two hosts that share a network.
 
-A host is a network namespace with a daemon of its own; a namespace lives as long as a process that
-holds it, so that nothing is left when a case ends.
+A host is a network namespace, as a rule with a daemon of its own; a namespace lives as long as a
+process that holds it, so that nothing is left when a case ends.
 """
 
 import os
@@ -100,9 +100,8 @@ class Namespace:
 
         `has_default_sockets`: as without privileges, of the size that net.core.rmem_max allows.
         """
-        spec = ",".join(f"ip={address}" for address in addresses)
         wrapper = ["setpriv", "--bounding-set=-net_admin"] if has_default_sockets else []
-        instance = Instance(self.case, nics=None, flags=[f"--nic={spec}"],
+        instance = Instance(self.case, nics=None, flags=[f"--nic={nic_spec(addresses)}"],
                             wrapper=self.enter(wrapper))
         return Host(instance, addresses[0], self)
 
@@ -125,6 +124,25 @@ def two_hosts(case, mtu, gid_index=IPV4, **options):
     left, right = Namespace(case, "left"), Namespace(case, "right")
     join(left, right, mtu)
     return pair_on(left, right, gid_index, **options)
+
+
+def one_daemon(case, mtu, is_wire=False, gid_index=IPV4):
+    """Two hosts on a cable, and one daemon, outside of both, with a NIC in each: verbena0 and verbena1.
+
+    `is_wire`: what goes from one to the other takes the cable.
+    """
+    namespaces = Namespace(case, "left"), Namespace(case, "right")
+    join(*namespaces, mtu)
+    flags = [f"--nic={nic_spec(addresses)},netns=/proc/{namespace.pid}/ns/net"
+             for namespace, addresses in zip(namespaces, ADDRESSES)]
+    instance = Instance(case, nics=None, flags=flags + (["--wire=1"] if is_wire else []))
+    hosts = [Host(instance, addresses[0], namespace)
+             for namespace, addresses in zip(namespaces, ADDRESSES)]
+    return Pair(*hosts, gid_index, DEVICES)
+
+
+def nic_spec(addresses):
+    return ",".join(f"ip={address}" for address in addresses)
 
 
 def pair_on(left, right, gid_index=IPV4, **options):

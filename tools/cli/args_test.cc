@@ -140,6 +140,14 @@ TEST(ArgsTest, RunRecordsPackets) {
   EXPECT_THAT(MustFail({"up", "--trace=/tmp/t"}), HasSubstr("no option --trace"));
 }
 
+TEST(ArgsTest, WireIsForNicsOfANetworkToo) {
+  const Arguments both = MustParse({"run", "--nic", "ip=10.0.0.1", "--wire", "--", "x"});
+  EXPECT_THAT(both.set, ElementsAre("--nic=ip=10.0.0.1", "--wire=1"));
+  const Arguments recorded =
+      MustParse({"run", "--nic", "ip=10.0.0.1", "--capture=/tmp/c", "--", "x"});
+  EXPECT_THAT(recorded.set, ElementsAre("--nic=ip=10.0.0.1", "--capture=/tmp/c"));
+}
+
 TEST(ArgsTest, UnknownCommandIsNamed) {
   EXPECT_THAT(MustFail({"start"}), HasSubstr("\"start\""));
   EXPECT_THAT(MustFail({"help", "start"}), HasSubstr("\"start\""));

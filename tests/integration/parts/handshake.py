@@ -232,9 +232,9 @@ def burst(case):
 
 
 def moved_bytes(status):
-    """By the NIC of a host: what its own programs moved among themselves, or what came to it."""
-    wire = status["nics"][0].get("wire")
-    return wire["rx_bytes"] if wire else status["engine"]["payload_bytes"]
+    """By the NIC of a host: what its own programs moved among themselves, and what came to it."""
+    wire = status["nics"][0].get("wire", {"rx_bytes": 0})
+    return wire["rx_bytes"] + status["engine"]["payload_bytes"]
 
 
 def spawn_ucx(case, host, argv, transports, name):

@@ -258,6 +258,7 @@ bool OpenEndpoint(const UdpAddress& address, const UdpPortConfig& config, Endpoi
   const uint16_t port = config.port;
   *out = {.address = address, .bound = address.gid, .ipv4 = address.gid.IsIpv4Mapped()};
   if (address.gid.IsZero() || IsGroup(address.gid)) return Fail(EINVAL, address, port, out, error);
+  const NamespaceVisit visit(config.netns);
   if (out->address.interface_index == 0) {
     // A host without netlink still has its sockets; multicast then goes where the routes say.
     InterfaceList list;
@@ -277,6 +278,7 @@ int OpenGroupEndpoint(const UdpAddress& via, const Gid& group, const UdpPortConf
   const bool ipv4 = via.gid.IsIpv4Mapped();
   *out = {.address = via, .bound = group, .ipv4 = ipv4};
   if (!IsGroup(group) || group.IsIpv4Mapped() != ipv4) return EINVAL;
+  const NamespaceVisit visit(config.netns);
   out->fd = NewSocket(ipv4);
   if (out->fd < 0) return errno;
   int error = 0;

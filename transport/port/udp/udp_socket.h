@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/base/types.h"
+#include "transport/port/udp/netns.h"
 #include "transport/wire/address.h"
 
 namespace verbena::transport {
@@ -34,6 +35,7 @@ struct UdpPortConfig {
   // Asked for each socket, to receive and to send; the kernel gives what net.core.[rw]mem_max
   // allows, or all of it to those with CAP_NET_ADMIN.
   uint32_t socket_buffer_bytes = kSocketBufferBytes;
+  const NetworkNamespace* netns = nullptr;  // of its sockets; nullptr: the process's own
   // Entries of io_uring's submission queue, at least 2.
   uint32_t submission_entries = 128;
   // For tests, the kernel on a bad day. What sendmsg says: errno or 0.

@@ -1,14 +1,17 @@
-#include "softnic/control/network_namespace.h"
+#include "transport/port/udp/netns.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include <utility>
 
 #include "core/base/check.h"
 
-namespace verbena::softnic {
+namespace verbena::transport {
 namespace {
 
 constexpr char kOwn[] = "/proc/thread-self/ns/net";
@@ -38,32 +41,38 @@ std::string Explain(const std::string& name, int error) {
 
 }  // namespace
 
+NetworkNamespace::~NetworkNamespace() {
+  for (int fd : {here_, there_}) {
+    if (fd >= 0) close(fd);
+  }
+}
+
 std::string NetworkNamespace::Open(const std::string& name) {
-  here_.Reset(open(kOwn, O_RDONLY | O_CLOEXEC));
-  if (!here_.IsValid()) return std::string("can't open ") + kOwn + ": " + strerror(errno);
-  there_.Reset(open(PathOf(name).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  here_ = open(kOwn, O_RDONLY | O_CLOEXEC);
+  if (here_ < 0) return std::string("can't open ") + kOwn + ": " + strerror(errno);
+  there_ = open(PathOf(name).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat here, there;
-  if (!there_.IsValid() || fstat(there_.get(), &there) != 0 || fstat(here_.get(), &here) != 0 ||
-      setns(there_.get(), CLONE_NEWNET) != 0) {
+  if (there_ < 0 || fstat(there_, &there) != 0 || fstat(here_, &here) != 0 ||
+      setns(there_, CLONE_NEWNET) != 0) {
     return Explain(name, errno);
   }
-  // Who may not come back must not stay: the daemon ends.
-  if (setns(here_.get(), CLONE_NEWNET) != 0) return Explain(name, errno);
+  // Who may not come back must not stay: the process ends.
+  if (setns(here_, CLONE_NEWNET) != 0) return Explain(name, errno);
+  if (there.st_ino == here.st_ino) return "";
   name_ = name;
   inode_ = there.st_ino;
-  if (there.st_ino != here.st_ino) return "";
-  *this = NetworkNamespace();
   return "";
 }
 
 // That it may be entered, and left, has been tried; what is left is a kernel without memory for a
 // few bytes.
-NamespaceVisit::NamespaceVisit(const NetworkNamespace& where) : where_(where) {
-  VERBENA_CHECK(where_.inode() == 0 || setns(where_.there_.get(), CLONE_NEWNET) == 0);
+NamespaceVisit::NamespaceVisit(const NetworkNamespace* where)
+    : where_(where == nullptr || where->inode() == 0 ? nullptr : where) {
+  VERBENA_CHECK(where_ == nullptr || setns(where_->there_, CLONE_NEWNET) == 0);
 }
 
 NamespaceVisit::~NamespaceVisit() {
-  VERBENA_CHECK(where_.inode() == 0 || setns(where_.here_.get(), CLONE_NEWNET) == 0);
+  VERBENA_CHECK(where_ == nullptr || setns(where_->here_, CLONE_NEWNET) == 0);
 }
 
 NetworkNamespaces::NetworkNamespaces() { all_.push_back(std::make_unique<NetworkNamespace>()); }
@@ -83,11 +92,11 @@ std::string NetworkNamespaces::Find(const std::string& name, const NetworkNamesp
   return "";
 }
 
-const NetworkNamespace& NetworkNamespaces::Of(uint64_t inode) const {
+const NetworkNamespace* NetworkNamespaces::Of(uint64_t inode) const {
   for (const auto& known : all_) {
-    if (known->inode() == inode) return *known;
+    if (known->inode() == inode) return known.get();
   }
-  return *all_.front();
+  return all_.front().get();
 }
 
-}  // namespace verbena::softnic
+}  // namespace verbena::transport
