@@ -14,7 +14,7 @@ namespace verbena::softnic {
 class NetworkLooks {
  public:
   static constexpr Duration kQuietAfter = Milliseconds(1);
-  static constexpr Duration kQuietInterval = Microseconds(10);
+  static constexpr Duration kQuietInterval = Microseconds(20);
 
   // `packets`: all that were ever sent or received. Once a turn.
   void OnTurn(Instant now, uint64_t packets) {

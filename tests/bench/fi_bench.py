@@ -3,8 +3,9 @@
 
     fi_bench.py ROUNDS [MS]
 
-Here, both ends on one machine, and between two network namespaces (as root). MS: milliseconds of
-each figure. Prints one JSON object per figure, for tools/bench.
+Here, both ends on one machine, and between two network namespaces (as root): with one daemon that has a
+NIC in each, and with a daemon in each, as two hosts have. MS: milliseconds of each figure. Prints one
+JSON object per figure, for tools/bench.
 """
 
 import json
@@ -19,7 +20,7 @@ sys.path.insert(0, str(ROOT / "tests" / "integration"))
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
 
 import harness  # noqa: E402
-from hosts import IPV4, Pair, two_hosts  # noqa: E402
+from hosts import IPV4, Pair, one_daemon, two_hosts  # noqa: E402
 from parts.fi import PROVIDER, QUIET  # noqa: E402
 from perftest_bench import figure, run_case  # noqa: E402
 
@@ -48,14 +49,16 @@ def ours(endpoint):
 HERE = [*ours("rdm"), Way("shm", "rdm", needs_address=False), Way("tcp;ofi_rxm", "rdm"),
         Way("sockets", "rdm"), *ours("msg"), Way("tcp", "msg"), Way("sockets", "msg"),
         *ours("dgram"), Way("udp", "dgram")]
+# Where both ends are.
+ONE_MACHINE, ONE_DAEMON, TWO_HOSTS = "here", "one daemon", "two hosts"
 BETWEEN = [*ours("rdm"), Way("tcp;ofi_rxm", "rdm"), *ours("msg"), Way("tcp", "msg")]
 
 
-def goal_of(test, size, reference, is_here):
+def goal_of(test, size, reference, where):
     """(goal, sense), or () where the row is for information."""
-    if is_here and reference == "shm":
+    if where == ONE_MACHINE and reference == "shm":
         return (1.0, ">=") if test in ("write", "read") and size >= 64 << 10 else ()
-    if is_here:
+    if where == ONE_MACHINE:
         return (1.0, "<=") if test == "pingpong" and reference in ("tcp", "sockets") else ()
     return (1.0, "<=") if test == "pingpong" else (1.0, ">=")
 
@@ -100,9 +103,9 @@ def relay(case, pair, size, ms):
     return json.loads(done.out)["half_us"]
 
 
-def compare(case, pair, ways, rounds, ms, is_here):
+def compare(case, pair, ways, rounds, ms, where):
     values, units = {}, {}
-    relays = {} if is_here else {size: [] for size in RELAY_BYTES}
+    relays = {size: [] for size in RELAY_BYTES} if where == TWO_HOSTS else {}
     for _ in range(rounds):
         for size, found in relays.items():
             found.append(relay(case, pair, RELAY_BYTES[size], ms))
@@ -111,30 +114,30 @@ def compare(case, pair, ways, rounds, ms, is_here):
                 values.setdefault((way, *key), []).append(value)
                 units[key] = unit
     median = {key: statistics.median(found) for key, found in values.items()}
-    where = "here" if is_here else "two hosts"
     for (way, test, size), value in median.items():
         if way.backend is None:
             continue
         if test == "pingpong" and size in relays:
-            figure(f"fi: {way.endpoint} {test}, {size} B, two hosts, {way.backend}", value,
+            figure(f"fi: {way.endpoint} {test}, {size} B, {where}, {way.backend}", value,
                    units[test, size], "a relay of four processes", statistics.median(relays[size]))
         for other in ways:
             if other.backend is None and other.endpoint == way.endpoint:
                 figure(f"fi: {way.endpoint} {test}, {size} B, {where}, {way.backend}", value,
                        units[test, size], other.label, median[other, test, size],
-                       *goal_of(test, size, other.label, is_here))
+                       *goal_of(test, size, other.label, where))
 
 
 def run(case, rounds, ms=60):
     # Two cores for two ends that spin, and for the NIC.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    compare(case, Pair.beside(case.instance()), HERE, rounds, ms, True)
+    compare(case, Pair.beside(case.instance()), HERE, rounds, ms, ONE_MACHINE)
     try:
-        pair = two_hosts(case, MTU, IPV4)
+        pairs = {ONE_DAEMON: one_daemon(case, MTU), TWO_HOSTS: two_hosts(case, MTU, IPV4)}
     except harness.NotHere as why:
         print(f"between namespaces: {why}", file=sys.stderr)
         return
-    compare(case, pair, BETWEEN, rounds, ms, False)
+    for where, pair in pairs.items():
+        compare(case, pair, BETWEEN, rounds, ms, where)
 
 
 if __name__ == "__main__":
