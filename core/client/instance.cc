@@ -272,7 +272,7 @@ int ReceiveList(int fd, std::vector<shm::NicInfo>* out) {
 
 uint64_t NetworkNamespaceInode() {
   struct statx info;
-  return Stat(AT_FDCWD, "/proc/self/ns/net", 0, &info) ? info.stx_ino : 0;
+  return Stat(AT_FDCWD, "/proc/thread-self/ns/net", 0, &info) ? info.stx_ino : 0;
 }
 
 std::string InstanceDirectory(bool create) {

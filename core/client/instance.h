@@ -16,7 +16,7 @@
 
 namespace verbena::client {
 
-// The inode of this process's network namespace; 0: not known, as without /proc.
+// The inode of this thread's network namespace; 0: not known, as without /proc.
 uint64_t NetworkNamespaceInode();
 
 // Directory of the instance this process belongs to. Created (0700) when `create`; its owner is

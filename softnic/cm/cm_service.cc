@@ -5,6 +5,7 @@
 namespace verbena::softnic {
 
 CmCounters& CmCounters::operator+=(const CmCounters& other) {
+  static_assert(sizeof(CmCounters) == 14 * sizeof(uint64_t), "each is added below");
   sessions += other.sessions;
   channels += other.channels;
   ids += other.ids;

@@ -34,6 +34,8 @@ struct CmServiceConfig {
   // Where random numbers come from: starting PSNs, ports, and where communication IDs begin.
   // Another one at each start of the daemon, or peers take new connections for old ones.
   uint64_t seed = 1;
+  // Services of one daemon number their sessions apart: from the first one, by steps.
+  uint32_t first_session = 1, session_step = 1;
   uint32_t channels_per_session_max = 4'096;
   uint32_t ids_per_session_max = 65'536;
   uint32_t memberships_per_session_max = 4'096;

@@ -326,9 +326,9 @@ class CmCore {
   std::mt19937_64 random_;
   CmAddressBook addresses_;
   CmPortTable ports_;
+  uint32_t last_session_;
   std::map<uint32_t, Port> engines_;  // by NIC
   std::map<uint32_t, CmSession> sessions_;
-  uint32_t next_session_ = 1;
   // Listeners by service; each engine listens for each of these services.
   std::map<uint64_t, std::vector<CmIdRef>> listeners_;
   std::map<CommKey, CmIdRef> by_comm_;

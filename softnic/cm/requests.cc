@@ -8,7 +8,10 @@ namespace verbena::softnic {
 using transport::cm::Engine;
 
 CmCore::CmCore(const CmServiceConfig& config)
-    : config_(config), random_(config.seed), ports_(random_()) {}
+    : config_(config),
+      random_(config.seed),
+      ports_(random_()),
+      last_session_(config.first_session - config.session_step) {}
 
 // --- NICs ----------------------------------------------------------------------------------------
 
@@ -65,9 +68,11 @@ void CmCore::TellOfHardware(CmIdentifier& id) {
 // --- sessions ------------------------------------------------------------------------------------
 
 uint32_t CmCore::OpenSession() {
-  while (next_session_ == 0 || sessions_.contains(next_session_)) ++next_session_;
-  sessions_[next_session_].number = next_session_;
-  return next_session_++;
+  do {
+    last_session_ += config_.session_step;
+  } while (last_session_ == 0 || sessions_.contains(last_session_));
+  sessions_[last_session_].number = last_session_;
+  return last_session_;
 }
 
 void CmCore::CloseSession(Instant now, uint32_t number) {

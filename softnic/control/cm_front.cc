@@ -39,8 +39,10 @@ uint64_t RandomNumber() {
   return number;
 }
 
-CmServiceConfig ConfigOfService() {
+CmServiceConfig ConfigOfService(uint32_t front, uint32_t fronts) {
   CmServiceConfig config;
+  config.first_session = front + 1;
+  config.session_step = fronts;
   config.seed = RandomNumber();
   config.looks_up_destinations = true;
   return config;
@@ -163,10 +165,11 @@ void CmClient::End(const char* why) {
 
 // --- all of them ---------------------------------------------------------------------------------
 
-CmFront::CmFront(ControlServer* server, const transport::NetworkNamespace* where)
+CmFront::CmFront(ControlServer* server, const transport::NetworkNamespace* where, uint32_t front,
+                 uint32_t fronts)
     : server_(server),
       where_(where),
-      service_(ConfigOfService()),
+      service_(ConfigOfService(front, fronts)),
       look_ups_(&server->io(), where,
                 [this](const CmService::LookUp& what, int error) {
                   service_.OnLookedUp(what, error);

@@ -64,8 +64,10 @@ class CmClient : public std::enable_shared_from_this<CmClient> {
 
 class CmFront {
  public:
-  // `where`: the network namespace whose clients, NICs, addresses and ports it has.
-  CmFront(ControlServer* server, const transport::NetworkNamespace* where);
+  // `where`: the network namespace whose clients, NICs, addresses and ports it has. The `front`th
+  // of `fronts`, for their sessions' numbers.
+  CmFront(ControlServer* server, const transport::NetworkNamespace* where, uint32_t front,
+          uint32_t fronts);
   ~CmFront();
 
   uint64_t netns() const { return where_->inode(); }

@@ -101,6 +101,7 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
   if (std::string error = SurroundingsOf(spec.netns, &surroundings); !error.empty()) {
     return "--nic " + error;
   }
+  const std::string where = spec.netns.empty() ? "this host" : "netns=" + spec.netns;
   const transport::InterfaceList& list = surroundings->watcher.list();
   auto network = std::make_unique<Network>();
   network->nic = static_cast<uint32_t>(out->size());
@@ -109,11 +110,9 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
   Gid link_local;
   const Interface* first = nullptr;
   for (const NicAddress& address : spec.addresses) {
-    // Those of one namespace the socket tells.
-    if (HasAddressElsewhere(*surroundings, address.gid)) {
-      return "--nic ip=" + address.text +
-             ": a NIC in another network namespace has this address; within an instance they " +
-             "must differ";
+    if (const Network* other = FindNetwork(address.gid); other != nullptr) {
+      return "--nic ip=" + address.text + ": " + other->name +
+             " has this address; those of an instance must differ, also where their networks do";
     }
     const Interface* interface = nullptr;
     for (const Interface& candidate : list.interfaces) {
@@ -124,8 +123,8 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
     }
     if (interface == nullptr) interface = list.Find(list.IndexOf(address.gid));
     if (interface == nullptr) {
-      return "--nic ip=" + address.text +
-             ": no interface of this host has this address; `ip address` lists those there are";
+      return "--nic ip=" + address.text + ": no interface of " + where +
+             " has this address; `ip address` lists those there are";
     }
     if (transport::PathMtuFor(interface->mtu) == 0) {
       return "--nic ip=" + address.text + ": the MTU of " + interface->name + ", " +
@@ -140,7 +139,7 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
   // As on a host's real NIC, the interface's link-local address is GID 0.
   if (const InterfaceAddress* found = list.LinkLocalOf(first->index);
       link_local.IsZero() && found != nullptr && found->usable &&
-      !HasAddressElsewhere(*surroundings, found->gid)) {
+      FindNetwork(found->gid) == nullptr) {
     link_local = found->gid;
     network->config.addresses.push_back({found->gid, first->index});
   }
@@ -153,7 +152,7 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
       usleep(kBusyPauseUs);
       continue;
     }
-    // Another NIC on this interface has the link-local address, which nobody asked for here.
+    // Another instance's NIC has the link-local address, which nobody asked for here.
     const bool is_given = network->config.addresses.size() == network->given;
     if (is_given || error.address.gid != link_local) {
       return Explain(error, surroundings->where);
@@ -164,7 +163,13 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
   }
   NicConfig config = MakeNicConfig(name_prefix, network->nic, network->mtu_bytes);
   if (!spec.name.empty()) config.name = spec.name;
-  if (!first->loopback && !shares_interface) {
+  // From the MAC come GUIDs, and GID 0 where there is no link-local address. Interfaces in several
+  // namespaces may have the same one.
+  const bool is_mac_taken =
+      shares_interface || std::any_of(out->begin(), out->end(), [first](const NicConfig& other) {
+        return std::equal(first->mac.begin(), first->mac.end(), other.mac);
+      });
+  if (!first->loopback && !is_mac_taken) {
     std::copy(first->mac.begin(), first->mac.end(), config.mac);
   }
   config.ipv4 = 0;
@@ -185,13 +190,13 @@ std::string Networks::OpenSpec(const NicSpec& spec, const std::string& name_pref
   return "";
 }
 
-bool Networks::HasAddressElsewhere(const Surroundings& surroundings, const Gid& gid) const {
-  return std::any_of(networks_.begin(), networks_.end(), [&](const auto& network) {
-    const auto& addresses = network->config.addresses;
-    return network->surroundings != &surroundings &&
-           std::any_of(addresses.begin(), addresses.end(),
-                       [&](const auto& address) { return address.gid == gid; });
-  });
+const Networks::Network* Networks::FindNetwork(const Gid& gid) const {
+  for (const auto& network : networks_) {
+    for (const transport::UdpAddress& address : network->config.addresses) {
+      if (address.gid == gid) return network.get();
+    }
+  }
+  return nullptr;
 }
 
 // Other instances take blocks too, of this user or another: bind() tells who was first.

@@ -81,8 +81,8 @@ class Networks {
   std::string SurroundingsOf(const std::string& netns, Surroundings** out);
   std::string OpenSpec(const NicSpec& spec, const std::string& name_prefix,
                        std::vector<NicConfig>* out);
-  // As that of a NIC in other surroundings.
-  bool HasAddressElsewhere(const Surroundings& surroundings, const Gid& gid) const;
+  // Whose address it is; nullptr: nobody's.
+  const Network* FindNetwork(const Gid& gid) const;
   std::string OpenLoopback(const Surroundings* surroundings, uint32_t count,
                            const std::string& name_prefix, std::vector<NicConfig>* out);
   bool OpenPort(Network* network, transport::UdpPortError* error);

@@ -52,6 +52,7 @@ std::string ParseNicSpec(std::string_view text, NicSpec* out) {
                 " characters without /";
       }
     } else if (item.substr(0, 6) == "netns=") {
+      if (!out->netns.empty()) return "--nic: a NIC is in one netns=, not in two";
       out->netns = item.substr(6);
       if (out->netns.empty()) error = "--nic: netns= wants a name of `ip netns`, or a path";
     } else {

@@ -132,8 +132,9 @@ ControlServer::ControlServer(ControlConfig config, Device* device, ProcessDma* d
       accept_pause_(io_),
       idle_timer_(io_),
       started_(ReadMonotonicClock()) {
-  for (const auto& where : namespaces_->all()) {
-    cm_fronts_.push_back(std::make_unique<CmFront>(this, where.get()));
+  const auto fronts = static_cast<uint32_t>(namespaces_->all().size());
+  for (uint32_t i = 0; i < fronts; ++i) {
+    cm_fronts_.push_back(std::make_unique<CmFront>(this, namespaces_->all()[i].get(), i, fronts));
   }
 }
 

@@ -149,7 +149,7 @@ class ControlServer {
   // One a network namespace, as ports and addresses are each one's own; that of the daemon's own
   // first.
   std::vector<std::unique_ptr<CmFront>> cm_fronts_;
-  std::map<uint32_t, CmFront*> front_of_nic_;  // of those in other namespaces
+  std::map<uint32_t, CmFront*> front_of_nic_;  // of the NICs there are at the start
   size_t fronts_to_end_ = 0;
   boost::asio::steady_timer accept_pause_;
   std::chrono::steady_clock::time_point accepted_until_{};

@@ -41,6 +41,8 @@ TEST(Options, ANicSaysWhereItIs) {
   EXPECT_EQ(options.network.nics[1].netns, "");
   EXPECT_NE(Parse("--nic=ip=10.0.0.3,netns=", &options).find("netns= wants a name"),
             std::string::npos);
+  EXPECT_NE(Parse("--nic=ip=10.0.0.3,netns=a,netns=b", &options).find("not in two"),
+            std::string::npos);
   EXPECT_NE(Parse("--nic=netns=blue", &options).find("needs an address"), std::string::npos);
   EXPECT_NE(Parse("--nic=ip=10.0.0.3,vrf=blue", &options).find("not \"vrf=blue\""),
             std::string::npos);

@@ -1,10 +1,11 @@
 // When the shard, while it is awake, looks at its networks.
 //
-// Each look is a system call for each NIC, a microsecond where those are slow: as long as a message
-// of 8 bytes between two clients takes altogether. Where nothing has come or gone for a while it
-// looks now and then; and what it does to share CPUs with other hosts' NICs it leaves.
+// Each look is a system call for each network, a microsecond where those are slow: as long as a
+// message of 8 bytes between two clients takes altogether. Where nothing has come or gone for a
+// while it looks now and then; and what it does to share CPUs with other hosts' NICs it leaves.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/base/instant.h"
@@ -14,7 +15,7 @@ namespace verbena::softnic {
 class NetworkLooks {
  public:
   static constexpr Duration kQuietAfter = Milliseconds(1);
-  static constexpr Duration kQuietInterval = Microseconds(20);
+  static constexpr Duration kQuietInterval = Microseconds(20);  // for each network
 
   // `packets`: all that were ever sent or received. Once a turn.
   void OnTurn(Instant now, uint64_t packets) {
@@ -23,14 +24,15 @@ class NetworkLooks {
     last_packet_ = now;
   }
   bool IsQuiet(Instant now) const { return now - last_packet_ >= kQuietAfter; }
-  bool IsDue(Instant now) const {
-    return is_due_ || !IsQuiet(now) || now - last_look_ >= kQuietInterval;
+  bool IsDue(Instant now, size_t networks) const {
+    return is_due_ || !IsQuiet(now) ||
+           now - last_look_ >= kQuietInterval * static_cast<int64_t>(networks);
   }
   void OnLook(Instant now) {
     last_look_ = now;
     is_due_ = false;
   }
-  // Something may be there, whatever the time: the shard has slept, or a timer has fired.
+  // Something may be there, whatever the time: epoll says so, or a timer has fired.
   void MakeDue() { is_due_ = true; }
 
  private:

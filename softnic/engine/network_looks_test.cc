@@ -9,11 +9,12 @@ constexpr Instant kStart = {1'000'000'000};
 constexpr Duration kTurn = Nanoseconds(500);
 
 // Turns of `total`, each with a look if one is due: so many looks.
-int CountLooks(NetworkLooks& looks, Instant from, Duration total, uint64_t packets) {
+int CountLooks(NetworkLooks& looks, Instant from, Duration total, uint64_t packets,
+               size_t networks = 1) {
   int count = 0;
   for (Instant now = from; now - from < total; now = now + kTurn) {
     looks.OnTurn(now, packets);
-    if (!looks.IsDue(now)) continue;
+    if (!looks.IsDue(now, networks)) continue;
     ++count;
     looks.OnLook(now);
   }
@@ -26,6 +27,11 @@ TEST(NetworkLooks, AreSeldomWhereNothingComesOrGoes) {
   EXPECT_EQ(CountLooks(looks, kStart, Microseconds(100), 0), 5);
 }
 
+TEST(NetworkLooks, CostNoMoreWhereThereAreManyNetworks) {
+  NetworkLooks looks;
+  EXPECT_EQ(CountLooks(looks, kStart, Microseconds(6400), 0, 64), 5);
+}
+
 TEST(NetworkLooks, AreMadeInEachTurnWhilePacketsComeOrGo) {
   NetworkLooks looks;
   CountLooks(looks, kStart, Microseconds(100), 0);
@@ -36,15 +42,15 @@ TEST(NetworkLooks, AreMadeInEachTurnWhilePacketsComeOrGo) {
   EXPECT_EQ(CountLooks(looks, first + NetworkLooks::kQuietAfter, Microseconds(100), 1), 5);
 }
 
-TEST(NetworkLooks, AreDueAtOnceAfterASleep) {
+TEST(NetworkLooks, AreDueAtOnceWhereSomethingMayBe) {
   NetworkLooks looks;
   looks.OnTurn(kStart, 0);
   looks.OnLook(kStart);
-  EXPECT_FALSE(looks.IsDue(kStart + kTurn));
+  EXPECT_FALSE(looks.IsDue(kStart + kTurn, 1));
   looks.MakeDue();
-  EXPECT_TRUE(looks.IsDue(kStart + kTurn));
+  EXPECT_TRUE(looks.IsDue(kStart + kTurn, 1));
   looks.OnLook(kStart + kTurn);
-  EXPECT_FALSE(looks.IsDue(kStart + kTurn));
+  EXPECT_FALSE(looks.IsDue(kStart + kTurn, 1));
 }
 
 }  // namespace

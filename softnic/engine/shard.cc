@@ -190,7 +190,7 @@ bool Shard::PollNetworks(bool has_rung) {
     packets += port->counters().sent_packets + port->counters().received_packets;
   }
   network_looks_.OnTurn(now_, packets);
-  if (!network_looks_.IsDue(now_)) return false;
+  if (!network_looks_.IsDue(now_, networks_.size())) return false;
   skipped_networks_ = has_rung && !skipped_networks_;
   if (skipped_networks_) return false;
   network_looks_.OnLook(now_);

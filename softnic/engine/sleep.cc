@@ -140,7 +140,7 @@ void Shard::Sleep(bool shares_cpu) {
   }
   is_asleep_.store(false, std::memory_order_relaxed);
   now_ = ReadMonotonicClock();
-  network_looks_.MakeDue();
+  if (has_news) network_looks_.MakeDue();  // theirs, perhaps
   TellCpu();
   if (!has_news) {
     last_parked_poll_ = awake_since_ = now_;

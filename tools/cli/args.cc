@@ -109,11 +109,11 @@ constexpr OptionRow kOptions[] = {
     {OptionId::kWire, "--wire", "", Bit(Command::kRun),
      "NICs talk RoCEv2 over UDP even to each other, by --nic or on loopback; implies --private"},
     {OptionId::kCapture, "--capture", "FILE", Bit(Command::kRun),
-     "record all packets (pcapng); implies --wire"},
+     "record all packets (pcapng); implies --wire where there is no --nic"},
     {OptionId::kTrace, "--trace", "FILE", Bit(Command::kRun),
-     "write a line about each packet; implies --wire"},
+     "write a line about each packet; the same"},
     {OptionId::kFaults, "--faults", "FILE", Bit(Command::kRun),
-     "break packets by rules (docs/faults.md); fails if a rule never fired; implies --wire"},
+     "break packets by rules (docs/faults.md); fails if a rule never fired; the same"},
     {OptionId::kSeed, "--seed", "N", Bit(Command::kRun),
      "what chance in fault rules draws from; implies --private"},
     {OptionId::kLimit, "--limit-mb", "N", Bit(Command::kCapture) | Bit(Command::kTrace),
@@ -257,6 +257,22 @@ std::string Absolute(const std::string& path) {
   return absolute.empty() ? path : absolute.string();
 }
 
+// Of a NIC's "ip=10.0.0.1,netns=./a". A name without a slash is for `ip netns`.
+std::string WithAbsoluteNetns(std::string_view nic) {
+  constexpr std::string_view kNetns = "netns=";
+  std::string out;
+  while (!nic.empty()) {
+    const std::string_view item = nic.substr(0, nic.find(','));
+    nic.remove_prefix(std::min(nic.size(), item.size() + 1));
+    if (!out.empty()) out += ',';
+    const bool is_path =
+        item.substr(0, kNetns.size()) == kNetns && item.find('/') != std::string_view::npos;
+    out += is_path ? std::string(kNetns) + Absolute(std::string(item.substr(kNetns.size())))
+                   : std::string(item);
+  }
+  return out;
+}
+
 // "capture start FILE", "fault report"...
 bool TakeAction(const ActionRow& row, const std::string& word, Arguments* out, std::string* error) {
   const std::string command = "`verbena " + std::string(RowOf(row.command).name);
@@ -288,8 +304,9 @@ bool ApplyOption(const OptionRow& option, const std::string& value, Arguments* o
     case OptionId::kSet:
       return ParseSet(value, out, error);
     case OptionId::kNic:
-      out->set.push_back("--nic=" + value);
+      out->set.push_back("--nic=" + WithAbsoluteNetns(value));
       out->has_own_nics = true;
+      out->has_netns |= value.find("netns=") != std::string::npos;
       return true;
     case OptionId::kWire:
       out->wire_wanted = true;

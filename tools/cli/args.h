@@ -40,6 +40,7 @@ struct EventWish {
 struct Arguments {
   Command command = Command::kHelp;
   std::optional<int> nics;           // --nics
+  bool has_netns = false;            // of them, one in a network namespace that it names
   bool wire_wanted = false;          // --wire
   bool wire = false;                 // an option that needs packets
   bool has_own_nics = false;         // --nic was given; the specs are in `set`

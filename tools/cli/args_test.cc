@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 namespace verbena::cli {
 namespace {
 
@@ -146,6 +148,16 @@ TEST(ArgsTest, WireIsForNicsOfANetworkToo) {
   const Arguments recorded =
       MustParse({"run", "--nic", "ip=10.0.0.1", "--capture=/tmp/c", "--", "x"});
   EXPECT_THAT(recorded.set, ElementsAre("--nic=ip=10.0.0.1", "--capture=/tmp/c"));
+}
+
+TEST(ArgsTest, PathsOfNetworkNamespacesAreMadeAbsolute) {
+  const std::string here = std::filesystem::current_path().string();
+  const Arguments up = MustParse({"up", "--nic", "ip=10.0.0.1,netns=ns/a,name=x", "--nic",
+                                  "netns=a,ip=10.0.0.2", "--nic", "ip=10.0.0.3"});
+  EXPECT_THAT(up.set, ElementsAre("--nic=ip=10.0.0.1,netns=" + here + "/ns/a,name=x",
+                                  "--nic=netns=a,ip=10.0.0.2", "--nic=ip=10.0.0.3"));
+  EXPECT_TRUE(up.has_netns);
+  EXPECT_FALSE(MustParse({"up", "--nic", "ip=10.0.0.1"}).has_netns);
 }
 
 TEST(ArgsTest, UnknownCommandIsNamed) {

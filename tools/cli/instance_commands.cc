@@ -86,6 +86,11 @@ int Up(const Arguments& arguments) {
   hold.Close();
   std::printf("%s; `verbena status` shows it, `verbena down` ends it.\n",
               was_running ? "The running instance now stays up" : "An instance is up");
+  if (arguments.has_netns) {
+    // The default one belongs to the namespace that a program is in.
+    std::printf("In other network namespaces programs find it by VERBENA_INSTANCE=%s.\n",
+                directory.c_str());
+  }
   return kExitOk;
 }
 

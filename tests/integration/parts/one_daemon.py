@@ -2,7 +2,7 @@
 
 import signal
 
-from harness import STAGE, Spec, check, clean_environment, free_port, wait_for
+from harness import PYTHON, STAGE, Spec, check, clean_environment, free_port, wait_for
 from hosts import ADDRESSES, DEVICES, INTERFACE, Host, Namespace, join, one_daemon
 from parts.fi import DATAGRAM_SIZES, SIZES
 from parts.fi import run_pingpong as run_fi_pingpong
@@ -94,6 +94,55 @@ def the_daemons_own_stay(case):
         check(devices_of(case, host) == [device], f"{host.namespace}: {devices_of(case, host)}")
 
 
+LISTS_IN_A_THREAD = """
+import ctypes, os, sys, threading
+verbs, libc = ctypes.CDLL("libibverbs.so.1"), ctypes.CDLL(None, use_errno=True)
+verbs.ibv_get_device_list.restype = ctypes.POINTER(ctypes.c_void_p)
+verbs.ibv_get_device_name.restype = ctypes.c_char_p
+verbs.ibv_get_device_name.argtypes = [ctypes.c_void_p]
+def names():
+    count = ctypes.c_int()
+    found = verbs.ibv_get_device_list(ctypes.byref(count))
+    return [verbs.ibv_get_device_name(found[i]).decode() for i in range(count.value)]
+def elsewhere():
+    if libc.setns(os.open(sys.argv[1], os.O_RDONLY), 0) != 0: os._exit(3)
+    print("elsewhere", *names())
+print("here", *names())
+thread = threading.Thread(target=elsewhere)
+thread.start(); thread.join()
+print("here", *names())
+"""
+
+
+def threads_move(case):
+    """A thread has the NICs of where it is, its process's others stay where they are."""
+    pair = one_daemon(case, MTU)
+    there = f"/proc/{pair.client.namespace.pid}/ns/net"
+    out = pair.server.run(case, [PYTHON, "-c", LISTS_IN_A_THREAD, there], 20).out
+    check(out.split("\n")[:3] == ["here verbena0", "elsewhere verbena1", "here verbena0"],
+          f"NICs of threads:\n{out}")
+
+
+def interfaces_have_one_mac(case):
+    """As cloned containers' have: GIDs and GUIDs differ nevertheless."""
+    left, right = Namespace(case, "left"), Namespace(case, "right")
+    for namespace, addresses in zip((left, right), ADDRESSES):
+        namespace.do("ip", "link", "add", INTERFACE, "address", "02:00:00:00:00:77", "type", "veth",
+                     "peer", "name", "peer0")
+        namespace.do("ip", "link", "set", "peer0", "up")
+        namespace.configure(addresses, MTU)
+        namespace.await_interface()
+    instance = case.instance(nics=None, flags=[
+        f"--nic=ip={addresses[0]},netns=/proc/{namespace.pid}/ns/net"
+        for namespace, addresses in zip((left, right), ADDRESSES)])
+    nics = instance.status()["nics"]
+    check(nics[0]["gid0"] != nics[1]["gid0"], f"GID 0 of both is {nics[0]['gid0']}")
+    hosts = [Host(instance, addresses[0], namespace)
+             for namespace, addresses in zip((left, right), ADDRESSES)]
+    guids = [host.run(case, ["ibv_devices"], 10).out.split()[-1] for host in hosts]
+    check(guids[0] != guids[1], f"the node GUID of both is {guids[0]}")
+
+
 def ports_are_each_ones_own(case):
     """Servers on the wildcard address and one port in both; each hears its own clients alone."""
     pair = one_daemon(case, MTU)
@@ -160,9 +209,8 @@ def daemon_is_killed(case):
     client = pair.client.spawn(case, [*argv, pair.server.address], name="client")
     wait_for(lambda: pair.server.instance.status()["engine"]["send_wqes"] > 1000, 20, "data moves")
     pair.server.instance.daemon.kill(signal.SIGKILL)
-    check(client.wait(20) not in (0, None), "the client took no notice")
-    server.kill()
-    server.wait(5)
+    for process in (client, server):
+        check(process.wait(20) not in (0, None), f"the {process.name} took no notice")
 
 
 def refused(case, specs, *words, wrapper=()):
@@ -186,7 +234,8 @@ def errors_are_clear(case):
     refused(case, ["ip=10.77.0.1,netns=/etc/hostname"], "no network namespace")
     refused(case, [f"ip=10.77.0.2,{there}"], "10.77.0.2", "no interface")
     refused(case, [f"ip=127.0.0.1,{there}", f"ip=127.0.0.1,netns=/proc/{right.pid}/ns/net"], "127.0.0.1",
-            "another network namespace")
+            "verbena0 has this address")
+    refused(case, [f"ip=10.77.0.1,{there}", f"ip=10.77.0.1,{there}"], "verbena0 has this address")
     refused(case, [f"ip=10.77.0.1,{there}"], "not permitted", "CAP_SYS_ADMIN",
             wrapper=["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"])
     left_nic = left.nic(ADDRESSES[0][:1])
@@ -218,6 +267,8 @@ def cases(thorough):
     specs = [
         Spec("each namespace sees its own NICs", each_sees_its_own, 60),
         Spec("NICs of the daemon's own namespace beside others", the_daemons_own_stay, 60),
+        Spec("threads in namespaces of their own", threads_move, 60),
+        Spec("interfaces with one MAC", interfaces_have_one_mac, 60),
         Spec("one rdma_cm port in two namespaces", ports_are_each_ones_own, 90),
         Spec("no route, no connection", no_route_no_connection, 60),
         Spec("an interface of one namespace goes down and returns", interface_goes_down, 60),
