@@ -1,5 +1,6 @@
 """One daemon with NICs in two network namespaces: each has programs, addresses and ports of its own."""
 
+import re
 import signal
 
 from harness import PYTHON, STAGE, Spec, check, clean_environment, free_port, wait_for
@@ -263,6 +264,21 @@ def by_verbena_run(case):
               f"{options}: the capture has {capture.stat().st_size} B")
 
 
+def up_says_how_to_find_it(case):
+    """A default instance is one for each namespace; who has NICs in another has to be told."""
+    left, right = Namespace(case, "left"), Namespace(case, "right")
+    join(left, right, MTU)
+    env = dict(clean_environment(), HOME=str(case.dir))
+    out = case.run(left.enter([VERBENA, "up", "--nic",
+                               f"ip={ADDRESSES[1][0]},netns=/proc/{right.pid}/ns/net"]), 20, env=env).out
+    found = re.search(r"VERBENA_INSTANCE=(\S+)\.$", out, re.MULTILINE)
+    check(found is not None, f"`up` does not say how: {out}")
+    env["VERBENA_INSTANCE"] = found[1]
+    listed = case.run(right.enter([VERBENA, "run", "--", "ibv_devices"]), 20, env=env).out
+    check(DEVICES[0] in listed, f"not found by what it says:\n{listed}")
+    case.run([VERBENA, "down"], 20, env=env)
+
+
 def cases(thorough):
     specs = [
         Spec("each namespace sees its own NICs", each_sees_its_own, 60),
@@ -274,6 +290,7 @@ def cases(thorough):
         Spec("an interface of one namespace goes down and returns", interface_goes_down, 60),
         Spec("the daemon of two namespaces is killed", daemon_is_killed, 60),
         Spec("wrong namespaces", errors_are_clear, 90),
+        Spec("up says how other namespaces find it", up_says_how_to_find_it, 60),
         Spec("verbena run for two namespaces", by_verbena_run, 120),
     ]
     bodies = [
