@@ -183,6 +183,12 @@ CmFront* ControlServer::FrontOf(uint64_t netns) const {
   return cm_fronts_.front().get();
 }
 
+// NICs that are added later are in the daemon's own namespace.
+CmFront* ControlServer::FrontOfNic(uint32_t nic) const {
+  const auto found = front_of_nic_.find(nic);
+  return found == front_of_nic_.end() ? cm_fronts_.front().get() : found->second;
+}
+
 // Before the leader runs: MADs come from then on.
 void ControlServer::OpenFronts() {
   for (const NicStatus& nic : device_->ListNicStatuses()) {
@@ -190,10 +196,7 @@ void ControlServer::OpenFronts() {
   }
   device_->SetMadHandler([this](uint32_t nic, const Gid& local, const Gid& remote,
                                 const std::byte* bytes, size_t length) {
-    // NICs that are added later are in the daemon's own.
-    const auto found = front_of_nic_.find(nic);
-    CmFront* front = found == front_of_nic_.end() ? cm_fronts_.front().get() : found->second;
-    if (length == sizeof(transport::cm::Mad)) front->OnMad(nic, local, remote, bytes);
+    if (length == sizeof(transport::cm::Mad)) FrontOfNic(nic)->OnMad(nic, local, remote, bytes);
   });
   device_->SetLaneEndHandler([this](LaneId lane) {
     asio::post(io_, [this, lane] {
@@ -366,11 +369,9 @@ void ControlServer::Forget(AttachedClient* client) {
 
 void ControlServer::List(UniqueFd socket, uint64_t netns) {
   auto shared = std::make_shared<UniqueFd>(std::move(socket));
-  shard_->Post([this, shared, netns = namespaces_->Of(netns)->inode()] {
-    auto nics = std::make_shared<std::vector<shm::NicInfo>>();
-    for (const NicStatus& nic : device_->ListNicStatuses()) {
-      if (nic.netns == netns) nics->push_back(nic.info);
-    }
+  shard_->Post([this, shared, front = FrontOf(netns)] {
+    auto nics = std::make_shared<std::vector<shm::NicInfo>>(device_->ListNics());
+    std::erase_if(*nics, [&](const shm::NicInfo& nic) { return FrontOfNic(nic.index) != front; });
     asio::post(io_, [shared, nics] {
       auto reply = std::make_unique<shm::ListReply>();
       std::memset(static_cast<void*>(reply.get()), 0, sizeof(*reply));

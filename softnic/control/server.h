@@ -127,6 +127,7 @@ class ControlServer {
   // 0, or errno: the kernel has no room for it.
   int AddConnection(UniqueFd socket);
   CmFront* FrontOf(uint64_t netns) const;
+  CmFront* FrontOfNic(uint32_t nic) const;  // any thread, from OpenFronts on
   void OpenFronts();
   void AwaitSignals();
   void EndRecordings();

@@ -162,15 +162,20 @@ def ipv6_tools(case):
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def refused(case, namespace, spec, *words):
-    """`verbena up --nic` fails and says these words."""
+def nics_refused(case, wrapper, specs, *words):
+    """`verbena up` with these NICs, run by `wrapper`, fails and says these words."""
     env = dict(clean_environment(), HOME=str(case.dir),
                VERBENA_INSTANCE=str(case.dir / f"refused{len(case.processes)}"))
-    process = case.spawn(namespace.enter([VERBENA, "up", "--nic", spec]), env=env)
+    argv = [*wrapper, VERBENA, "up", *(word for spec in specs for word in ("--nic", spec))]
+    process = case.spawn(argv, env=env)
     code = process.wait(15)
-    check(code not in (0, 139), f"--nic {spec} was accepted ({code})")
+    check(code not in (0, 139), f"{specs} was accepted ({code})")
     for word in words:
-        check(word in process.err, f"--nic {spec}: '{word}' is not in what it says: {process.err}")
+        check(word in process.err, f"{specs}: '{word}' is not in what it says: {process.err}")
+
+
+def refused(case, namespace, spec, *words):
+    nics_refused(case, namespace.enter([]), [spec], *words)
 
 
 def errors_are_clear(case):

@@ -8,7 +8,7 @@ from hosts import ADDRESSES, DEVICES, INTERFACE, Host, Namespace, join, one_daem
 from parts.fi import DATAGRAM_SIZES, SIZES
 from parts.fi import run_pingpong as run_fi_pingpong
 from parts.handshake import ucx
-from parts.namespaces import run_exact_bytes
+from parts.namespaces import nics_refused, run_exact_bytes
 from parts.perftest import run_tool
 from parts.rdmacm import GROUPS, mckey, nothing_is_left, rping
 
@@ -215,14 +215,7 @@ def daemon_is_killed(case):
 
 
 def refused(case, specs, *words, wrapper=()):
-    env = dict(clean_environment(), HOME=str(case.dir),
-               VERBENA_INSTANCE=str(case.dir / f"refused{len(case.processes)}"))
-    argv = [*wrapper, VERBENA, "up", *(word for spec in specs for word in ("--nic", spec))]
-    process = case.spawn(argv, env=env)
-    code = process.wait(15)
-    check(code not in (0, 139), f"{specs} was accepted ({code})")
-    for word in words:
-        check(word in process.err, f"{specs}: '{word}' is not in what it says: {process.err}")
+    nics_refused(case, wrapper, specs, *words)
 
 
 def errors_are_clear(case):
