@@ -18,7 +18,6 @@ namespace {
 
 using client::MutexGuard;
 
-
 pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;  // guards the list and `users`
 CmChannel* g_channels = nullptr;
 

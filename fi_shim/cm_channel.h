@@ -81,7 +81,7 @@ int QueryCmId(CmChannel* channel, shm::CmHandle handle, shm::CmQuery* out);
 
 // For an address, and for a route: as librdmacm's examples wait for them.
 inline constexpr uint32_t kResolveMs = 2'000;
-inline constexpr uint8_t kQpTypeRc = 2;  // IBV_QPT_RC
+inline constexpr uint8_t kQpTypeRc = 2;            // IBV_QPT_RC
 inline constexpr uint16_t kPortSpaceTcp = 0x0106;  // RDMA_PS_TCP
 inline constexpr uint16_t kPortSpaceUdp = 0x0111;  // RDMA_PS_UDP
 

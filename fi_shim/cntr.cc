@@ -38,6 +38,8 @@ struct Cntr::State {
   std::atomic<const shm::RdmCounter*> nic{nullptr};
   // What fi_poll told last.
   std::atomic<uint64_t> polled_value{0}, polled_errors{0};
+  client::EmptyPolls empty_polls;  // of the NIC's own counter, where no CQ is polled beside it
+  std::atomic<bool> is_over{false};
 };
 
 namespace {
@@ -69,9 +71,32 @@ uint64_t ErrorsOf(const Cntr* cntr) {
   return cntr->errors.load(std::memory_order_acquire) + NicErrors(cntr);
 }
 
+// The NIC is gone, and nothing is counted any more. That is an error of its own: there may be none
+// of an operation that would tell, as the peers' are counted.
+void NoteEnd(Cntr* cntr) {
+  Cntr::State* state = cntr->state;
+  client::Session* session = cntr->domain->session;
+  if (__builtin_expect(!session->KnownDead(), 1) || session->IsForkedCopy()) return;
+  {
+    Guard guard(state->lock);
+    if (state->watched.size() == 0 && state->nic.load() == nullptr) return;  // the program's alone
+    for (const Watched& watched : state->watched) {
+      if (!IsOver(watched.hw)) return;
+    }
+  }
+  if (!state->is_over.exchange(true)) CountError(cntr);
+}
+
 void Advance(Cntr* cntr) {
-  Guard guard(cntr->state->lock);
-  for (const Watched& watched : cntr->state->watched) Progress(watched.hw);
+  Cntr::State* state = cntr->state;
+  {
+    Guard guard(state->lock);
+    for (const Watched& watched : state->watched) Progress(watched.hw);
+    if (state->watched.size() == 0 && state->nic.load() != nullptr) {
+      state->empty_polls.OnEmpty(cntr->domain->session);
+    }
+  }
+  NoteEnd(cntr);
 }
 
 uint64_t Read(fid_cntr* base) {
@@ -116,25 +141,19 @@ bool ArmAndLook(Cntr* cntr, uint64_t value, uint64_t errors, bool* can_sleep) {
   // The NIC's own counter rings nobody.
   *can_sleep = state->nic.load() == nullptr;
   bool has_more = false;
-  Guard guard(state->lock);
-  for (const Watched& watched : state->watched) {
-    if (watched.hw->channel_fd < 0) *can_sleep = false;
-    TakeEvents(watched.hw);
-    Arm(watched.hw);
-    Progress(watched.hw);
-    has_more |= HasMore(watched.hw) && (watched.hw->cq == nullptr || !HasEntries(watched.hw->cq));
+  {
+    Guard guard(state->lock);
+    for (const Watched& watched : state->watched) {
+      if (watched.hw->channel_fd < 0) *can_sleep = false;
+      TakeEvents(watched.hw);
+      Arm(watched.hw);
+      ServeBeforeSleep(watched.hw, &state->waiter);
+      Progress(watched.hw);
+      has_more |= HasMore(watched.hw) && (watched.hw->cq == nullptr || !HasEntries(watched.hw->cq));
+    }
   }
-  return has_more || ValueOf(cntr) != value || ErrorsOf(cntr) != errors;
-}
-
-// Not of all that endpoints have to do by themselves an fd tells (a MSG endpoint's connection
-// ends). Who waits in our own call need not miss it.
-bool HasProgress(Cntr* cntr) {
-  Guard guard(cntr->state->lock);
-  for (const Watched& watched : cntr->state->watched) {
-    if (watched.hw->with_progress.load() != 0) return true;
-  }
-  return false;
+  NoteEnd(cntr);
+  return has_more || state->is_over.load() || ValueOf(cntr) != value || ErrorsOf(cntr) != errors;
 }
 
 int WaitFor(fid_cntr* base, uint64_t threshold, int timeout_ms) {
@@ -142,17 +161,18 @@ int WaitFor(fid_cntr* base, uint64_t threshold, int timeout_ms) {
   Cntr::State* state = cntr->state;
   if (!state->waiter.MayBlock()) return -FI_EINVAL;
   const Deadline deadline(timeout_ms);
-  Advance(cntr);
+  // Before anything is asked for: an error that this call finds ends it.
   const uint64_t errors = ErrorsOf(cntr);
   for (;;) {
     Advance(cntr);
     const uint64_t value = ValueOf(cntr);
     if (value >= threshold) return 0;
     if (ErrorsOf(cntr) != errors) return -FI_EAVAIL;
+    if (state->is_over.load()) return -FI_ENODEV;
     if (deadline.HasPassed()) return -FI_ETIMEDOUT;
     bool can_sleep = false;
     if (state->waiter.HasFd() && ArmAndLook(cntr, value, errors, &can_sleep)) continue;
-    if ((can_sleep && !HasProgress(cntr)) || !state->waiter.HasFd()) {
+    if (can_sleep || !state->waiter.HasFd()) {
       state->waiter.Sleep(deadline);
     } else {
       sched_yield();

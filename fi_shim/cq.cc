@@ -126,7 +126,9 @@ ssize_t ReadFrom(fid_cq* base, void* buf, size_t count, fi_addr_t* sources) {
                     count - taken, sources == nullptr ? nullptr : sources + taken);
     return more > 0 ? taken + more : taken;
   }
-  return taken == -FI_EAVAIL ? taken : TakeEntries(cq, buf, count, sources);
+  if (taken == -FI_EAVAIL) return taken;
+  const ssize_t first = TakeEntries(cq, buf, count, sources);
+  return first == -FI_EAGAIN && IsOver(cq->hw) ? -FI_ENODEV : first;
 }
 
 ssize_t Read(fid_cq* base, void* buf, size_t count) { return ReadFrom(base, buf, count, nullptr); }
@@ -134,7 +136,7 @@ ssize_t Read(fid_cq* base, void* buf, size_t count) { return ReadFrom(base, buf,
 // Whether to return to the program with what there is.
 bool IsSatisfied(Cq* cq, size_t threshold) {
   Progress(cq->hw);
-  return Waiting(cq) >= threshold;
+  return Waiting(cq) >= threshold || IsOver(cq->hw);
 }
 
 // Arms everything that would wake us. True: there is something already.
@@ -146,6 +148,7 @@ bool ArmAndLook(Cq* cq, size_t threshold) {
   { Guard guard(cq->lock); }
   TakeEvents(cq->hw);
   Arm(cq->hw);
+  ServeBeforeSleep(cq->hw, &state->waiter);
   return IsSatisfied(cq, threshold) || HasMore(cq->hw);
 }
 
@@ -301,7 +304,7 @@ void RemoveWakeFd(Cq* cq, int fd) {
 
 bool HasEntries(Cq* cq) {
   Progress(cq->hw);
-  return Waiting(cq) != 0;
+  return Waiting(cq) != 0 || IsOver(cq->hw);
 }
 
 int TryWait(Cq* cq) {

@@ -280,6 +280,7 @@ constexpr EndpointKind kDgramKind = {
     .on_send = OnSend,
     .on_receive = OnReceive,
     .progress = nullptr,
+    .before_sleep = nullptr,
     .on_death = OnDeath,
 };
 

@@ -192,6 +192,14 @@ fi_ops_domain g_ops = {
     OpenActive2,
 };
 
+int AskLimits(Domain* domain) {
+  shm::QueryDeviceReply device = {};
+  shm::QueryPortReply port = {};
+  const int error = QueryNumbers(domain->session, &device, &port);
+  if (error == 0) domain->limits = LimitsOf(device, port);
+  return -error;
+}
+
 // 0 or a negative FI errno; the session is the domain's afterwards.
 int Attach(Domain* domain, const char* name) {
   std::vector<shm::NicInfo> nics;
@@ -241,8 +249,11 @@ int OpenDomain(fid_fabric* base, fi_info* info, fid_domain** out, void* context)
     delete domain;
     return error;
   }
-  const int error =
-      MakeProtection(domain, &domain->pd, &domain->whole_process_mr, &domain->whole_process_lkey);
+  int error = AskLimits(domain);
+  if (error == 0) {
+    error =
+        MakeProtection(domain, &domain->pd, &domain->whole_process_mr, &domain->whole_process_lkey);
+  }
   if (error != 0) {
     Destroy(domain);
     return error;

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "fi_shim/copy_info.h"
+#include "fi_shim/host.h"
 #include "fi_shim/protection.h"
 #include "fi_shim/unsupported.h"
 
@@ -270,7 +271,7 @@ int SetOption(fid_t fid, int level, int name, const void* value, size_t bytes) {
   if (value == nullptr || bytes != sizeof(size_t)) return -FI_EINVAL;
   size_t wanted;
   memcpy(&wanted, value, sizeof(wanted));
-  if (wanted == 0 || wanted > UINT32_MAX) return -FI_EINVAL;
+  if (wanted > UINT32_MAX) return -FI_EINVAL;
   ep->min_multi_recv_bytes = wanted;
   if (ep->owns_receives) ep->receives->min_multi_recv_bytes = wanted;
   return 0;
@@ -318,6 +319,11 @@ int OpenEndpoint(Domain* domain, const fi_info* info, const EndpointKind* kind, 
   const bool is_whole = info->ep_attr != nullptr && info->tx_attr != nullptr &&
                         info->rx_attr != nullptr && info->domain_attr != nullptr;
   if (!is_whole) return -FI_EINVAL;
+  if (const char* wrong = CheckEndpoint(domain->api_version, *info, domain->limits);
+      wrong != nullptr) {
+    VERBENA_FI_WARN(FI_LOG_EP_CTRL, "no endpoint has the %s asked for", wrong);
+    return -FI_EINVAL;
+  }
   made->domain = domain;
   made->kind = kind;
   made->info = CopyInfo(info);
@@ -327,6 +333,7 @@ int OpenEndpoint(Domain* domain, const fi_info* info, const EndpointKind* kind, 
     FreeInfo(made->info);
     return error;
   }
+  made->caps = info->caps;
   made->inject_bytes = info->tx_attr->inject_size;
   made->min_multi_recv_bytes = kMinMultiRecvBytes;
   made->tx_op_flags = info->tx_attr->op_flags;
@@ -394,9 +401,12 @@ int WatchAll(Endpoint* ep) {
     if (ep->*place.member == nullptr) continue;
     int error = Watch(ep->*place.member, HwOf(*ep, place));
     if (error != 0) return error;
-    ep->watched_by |= place.flag;
     if (ep->progress_fd >= 0) error = AddWakeFd(ep->*place.member, ep->progress_fd);
-    if (error != 0) return error;
+    if (error != 0) {
+      Unwatch(ep->*place.member, HwOf(*ep, place));
+      return error;
+    }
+    ep->watched_by |= place.flag;
   }
   return 0;
 }

@@ -116,6 +116,7 @@ struct Endpoint {
   Protection* protection = nullptr;      // of its auth_key, or none
   Lock lock;                             // of the send side
   fi_info* info = nullptr;               // own copy, as granted
+  uint64_t caps = 0;                     // of `info`
   Cq* tx_cq = nullptr;
   Cq* rx_cq = nullptr;
   bool tx_selective = false, rx_selective = false;  // FI_SELECTIVE_COMPLETION
@@ -204,6 +205,9 @@ struct EndpointKind {
   // Advances what needs a program's calls (connecting); from Progress of its CQs, and of which one.
   // May be nullptr.
   void (*progress)(Endpoint*, HwCq*);
+  // Who waits for one of its CQs, with progress_fd among others, is about to sleep: all that
+  // `progress` looks at only now and then. No lock is held. May be nullptr.
+  void (*before_sleep)(Endpoint*);
   // Once, from Progress, when the daemon is gone and the CQ's ring is empty: what is outstanding is
   // to be told as failed. No lock is held.
   void (*on_death)(Endpoint*);

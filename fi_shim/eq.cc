@@ -174,8 +174,11 @@ ssize_t WriteByProgram(fid_eq* base, uint32_t event, const void* buf, size_t len
   return static_cast<ssize_t>(len);
 }
 
-const char* ToString(fid_eq*, int provider, const void* err_data, char* buf, size_t len) {
-  return ErrorText(provider, err_data, buf, len);
+// Error data of an EQ are a peer's, and no text.
+const char* ToString(fid_eq*, int provider, const void*, char* buf, size_t len) {
+  static constexpr char kNoMore[] = "no more is known than the error number";
+  if (provider == 0) return ErrorText(kVendorErrnoBase, kNoMore, buf, len);
+  return ErrorText(provider, nullptr, buf, len);
 }
 
 void DropAll(Eq::State* state) {

@@ -107,9 +107,35 @@ const char* VendorName(shm::VendorErr error) {
   return "error";
 }
 
+const char* RejectName(int reason) {
+  switch (reason) {
+    case 1:
+      return "refused: the peer has no queue pair left";
+    case 3:
+      return "refused: the peer has no resources left";
+    case 4:
+      return "refused: the peer's program did not answer in time";
+    case 5:
+      return "refused: the peer does not support such a connection";
+    case 8:
+      return "refused: nobody listens at this address";
+    case 10:
+      return "refused: the peer still has an older connection of this queue pair";
+    case 26:
+      return "refused: the path's MTU";
+    case 27:
+      return "refused: too few responder resources";
+    case 28:
+      return "refused by the peer's program";
+    default:
+      return "refused by the peer's host";
+  }
+}
+
 }  // namespace
 
 const char* ProviderErrorName(int provider) {
+  if (provider >= kRejectErrnoBase) return RejectName(provider - kRejectErrnoBase);
   if (provider >= kVendorErrnoBase) {
     return VendorName(static_cast<shm::VendorErr>(provider - kVendorErrnoBase));
   }

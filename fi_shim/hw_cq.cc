@@ -10,6 +10,7 @@
 #include "core/client/no_cancel.h"
 #include "fi_shim/completion_queue.h"
 #include "fi_shim/endpoint.h"
+#include "fi_shim/wait.h"
 
 namespace verbena::fi {
 namespace {
@@ -103,20 +104,26 @@ bool IsEmpty(HwCq* hw) {
   return hw->ring.Peek() == nullptr;
 }
 
+void TellDeath(HwCq* hw, HwMember* member) {
+  if (member->knows_of_death) return;
+  member->knows_of_death = true;
+  hw->unaware.fetch_sub(1);
+  const auto on_death = member->endpoint->kind->on_death;
+  if (on_death != nullptr) on_death(member->endpoint);
+}
+void Advance(HwCq* hw, HwMember* member) {
+  const auto progress = member->endpoint->kind->progress;
+  if (progress != nullptr) progress(member->endpoint, hw);
+}
+void PrepareToSleep(HwCq*, HwMember* member) {
+  const auto before_sleep = member->endpoint->kind->before_sleep;
+  if (before_sleep != nullptr) before_sleep(member->endpoint);
+}
+
 // Members that must do something of their own. Who finds another thread at it leaves it to that.
-void ServeMembers(HwCq* hw, bool is_dead) {
+void ServeMembers(HwCq* hw, void (*serve)(HwCq*, HwMember*)) {
   if (!hw->members_lock.TryLock()) return;
-  for (size_t i = 0; i < hw->members.size(); ++i) {
-    Endpoint* endpoint = hw->members[i].endpoint;
-    if (is_dead) {
-      if (hw->members[i].knows_of_death) continue;
-      hw->members[i].knows_of_death = true;
-      hw->unaware.fetch_sub(1);
-      if (endpoint->kind->on_death != nullptr) endpoint->kind->on_death(endpoint);
-    } else if (endpoint->kind->progress != nullptr) {
-      endpoint->kind->progress(endpoint, hw);
-    }
-  }
+  for (size_t i = 0; i < hw->members.size(); ++i) serve(hw, &hw->members[i]);
   hw->members_lock.Unlock();
 }
 
@@ -196,6 +203,7 @@ int Join(HwCq* hw, Endpoint* ep) {
   }
   hw->unaware.fetch_add(1);
   if (ep->kind->progress != nullptr) hw->with_progress.fetch_add(1);
+  if (ep->kind->before_sleep != nullptr) hw->with_before_sleep.fetch_add(1);
   return 0;
 }
 
@@ -207,6 +215,7 @@ void Leave(HwCq* hw, Endpoint* ep) {
     if (!member.knows_of_death) hw->unaware.fetch_sub(1);
     if (ep->progress_fd >= 0) RemoveWakeFd(hw, ep->progress_fd);
     if (ep->kind->progress != nullptr) hw->with_progress.fetch_sub(1);
+    if (ep->kind->before_sleep != nullptr) hw->with_before_sleep.fetch_sub(1);
     hw->members.RemoveAt(i);
     return;
   }
@@ -220,14 +229,14 @@ void RemoveWakeFd(HwCq* hw, int fd) {
 void Progress(HwCq* hw) {
   client::Session* session = hw->domain->session;
   if (__builtin_expect(session->IsForkedCopy(), 0)) return;
-  if (hw->with_progress.load(std::memory_order_relaxed) != 0) ServeMembers(hw, false);
+  if (hw->with_progress.load(std::memory_order_relaxed) != 0) ServeMembers(hw, Advance);
   if (TakeCompletions(hw, /*is_room_asked=*/true)) {
     hw->empty_polls.Reset();
     return;
   }
   if (__builtin_expect(session->KnownDead(), 0)) {
     // What the NIC completed before its end comes first.
-    if (hw->unaware.load() != 0 && IsEmpty(hw)) ServeMembers(hw, true);
+    if (hw->unaware.load() != 0 && IsEmpty(hw)) ServeMembers(hw, TellDeath);
     return;
   }
   hw->empty_polls.OnEmpty(session);
@@ -243,6 +252,17 @@ void Arm(HwCq* hw) {
   if (hw->channel == 0 || hw->domain->session->IsForkedCopy()) return;
   Guard guard(hw->lock);
   hw->ring.Arm(false);
+}
+
+void ServeBeforeSleep(HwCq* hw, Waiter* waiter) {
+  if (hw->with_before_sleep.load() == 0 || hw->domain->session->IsForkedCopy()) return;
+  if (waiter->IsReady()) ServeMembers(hw, PrepareToSleep);
+}
+
+bool IsOver(HwCq* hw) {
+  client::Session* session = hw->domain->session;
+  return __builtin_expect(session->KnownDead(), 0) && !session->IsForkedCopy() &&
+         hw->unaware.load() == 0 && IsEmpty(hw);
 }
 
 void TakeEvents(HwCq* hw) {

@@ -13,6 +13,8 @@
 
 namespace verbena::fi {
 
+class Waiter;
+
 // An endpoint whose queues complete in a HwCq.
 struct HwMember {
   Endpoint* endpoint;
@@ -39,7 +41,7 @@ struct HwCq {
   // them; before `lock`. They may take `lock` (Reserve), and must not Join or Leave.
   Lock members_lock;
   List<HwMember> members;
-  std::atomic<uint32_t> with_progress{0};
+  std::atomic<uint32_t> with_progress{0}, with_before_sleep{0};
   std::atomic<uint32_t> unaware{0};  // members not told of the daemon's end
 };
 
@@ -73,6 +75,11 @@ void RemoveWakeFd(HwCq* hw, int fd);
 void TakeAll(HwCq* hw);
 // The next completion raises an event in channel_fd. Then look once more before waiting.
 void Arm(HwCq* hw);
+// For who is about to wait with `waiter`, after Arm: one of its fds may be an endpoint's
+// progress_fd that is readable already.
+void ServeBeforeSleep(HwCq* hw, Waiter* waiter);
+// The NIC is gone, and all that it had to tell is told: nothing completes here any more.
+bool IsOver(HwCq* hw);
 // Takes the events that channel_fd holds.
 void TakeEvents(HwCq* hw);
 // Whether the NIC has completed something that Progress has not handed out yet, or is gone and not

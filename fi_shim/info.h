@@ -29,12 +29,18 @@ struct Limits {
 Limits LimitsOf(const shm::QueryDeviceReply& device, const shm::QueryPortReply& port);
 
 // Fills in what an endpoint of `type` does where hints say nothing. The attributes of `info` are
-// there. False: no memory.
+// there. False: no memory. DescribeNumbers: all but names.
+void DescribeNumbers(fi_ep_type type, const Limits& limits, fi_info* info);
 bool Describe(const char* nic_name, fi_ep_type type, const Limits& limits, fi_info* info);
 
 // Gives the info that Describe made what the hints ask for. nullptr, or what can't be had. Names,
 // addresses and keys are not its business, except for whether they are of a kind that we have.
 const char* Narrow(uint32_t version, const fi_info& hints, const Limits& limits, fi_info* info);
+
+// Whether an endpoint, or a shared receive context, can have the attributes that a program opens it
+// with: it may have changed what it was granted. nullptr, or what can't be had.
+const char* CheckEndpoint(uint32_t version, const fi_info& info, const Limits& limits);
+const char* CheckSharedReceives(const fi_rx_attr& attr, const Limits& limits);
 
 // The capabilities of an endpoint that a program with hints.caps `wanted` gets. False: not to be
 // had.

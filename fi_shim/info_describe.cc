@@ -103,13 +103,17 @@ Limits LimitsOf(const shm::QueryDeviceReply& device, const shm::QueryPortReply& 
   return limits;
 }
 
-bool Describe(const char* nic_name, fi_ep_type type, const Limits& limits, fi_info* info) {
+void DescribeNumbers(fi_ep_type type, const Limits& limits, fi_info* info) {
   GrantCaps(type, 0, &info->caps);
   info->mode = 0;
   DescribeEndpoint(type, limits, info->ep_attr);
   DescribeDomain(limits, info->domain_attr);
   if (type == FI_EP_DGRAM) info->domain_attr->max_ep_srx_ctx = 0;
   DescribeContexts(type, limits, info);
+}
+
+bool Describe(const char* nic_name, fi_ep_type type, const Limits& limits, fi_info* info) {
+  DescribeNumbers(type, limits, info);
   info->domain_attr->name = strdup(nic_name);
   info->fabric_attr->name = strdup(kFabricName);
   return info->domain_attr->name != nullptr && info->fabric_attr->name != nullptr;

@@ -239,4 +239,32 @@ const char* Narrow(uint32_t version, const fi_info& hints, const Limits& limits,
   return wrong;
 }
 
+const char* CheckEndpoint(uint32_t version, const fi_info& info, const Limits& limits) {
+  if (FI_VERSION_GE(version, FI_VERSION(1, 5)) && info.ep_attr->auth_key_size != 0 &&
+      info.ep_attr->auth_key == nullptr) {
+    return "auth_key";
+  }
+  // As if it asked for it once more; its domain is open, and has what it has.
+  fi_tx_attr tx = {};
+  fi_rx_attr rx = {};
+  fi_ep_attr ep = {};
+  fi_domain_attr domain = {};
+  fi_info most = {};
+  most.tx_attr = &tx;
+  most.rx_attr = &rx;
+  most.ep_attr = &ep;
+  most.domain_attr = &domain;
+  DescribeNumbers(info.ep_attr->type, limits, &most);
+  fi_info hints = info;
+  hints.domain_attr = nullptr;
+  return Narrow(version, hints, limits, &most);
+}
+
+const char* CheckSharedReceives(const fi_rx_attr& attr, const Limits& limits) {
+  if ((attr.caps & ~kRxCaps) != 0) return "caps";
+  if ((attr.op_flags & ~(FI_COMPLETION | FI_MULTI_RECV)) != 0) return "op_flags";
+  if (attr.size > limits.rx_size) return "size";
+  return attr.iov_limit <= limits.iov_limit ? nullptr : "iov_limit";
+}
+
 }  // namespace verbena::fi

@@ -183,5 +183,59 @@ TEST_F(NarrowTest, NothingPassesAReadButWhatFollowsIt) {
   EXPECT_STREQ(Ask(), "tx msg_order");
 }
 
+// What was granted may be opened, whatever it was.
+TEST_F(NarrowTest, EndpointsOfWhatWasGranted) {
+  for (const fi_ep_type type : {FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM}) {
+    hints_ = {};
+    ASSERT_EQ(Ask(type), nullptr);
+    EXPECT_STREQ(CheckEndpoint(kNow, info_, limits_), nullptr) << type;
+  }
+  hints_.tx_attr = &hint_tx_;
+  hints_.rx_attr = &hint_rx_;
+  hints_.ep_attr = &hint_ep_;
+  hint_tx_.inject_size = 512;
+  hint_tx_.iov_limit = 16;
+  hint_tx_.rma_iov_limit = 8;
+  hint_tx_.size = 4096;
+  hint_rx_.size = 32'768;
+  hint_ep_.tx_ctx_cnt = hint_ep_.rx_ctx_cnt = FI_SHARED_CONTEXT;
+  ASSERT_EQ(Ask(), nullptr);
+  EXPECT_STREQ(CheckEndpoint(kNow, info_, limits_), nullptr);
+}
+
+TEST_F(NarrowTest, EndpointsOfMoreThanWasGranted) {
+  const auto refuses = [&](const char* what, auto&& change) {
+    ASSERT_EQ(Ask(), nullptr);
+    change();
+    EXPECT_STREQ(CheckEndpoint(kNow, info_, limits_), what);
+  };
+  refuses("inject_size", [&] { tx_.inject_size = 513; });
+  refuses("tx iov_limit", [&] { tx_.iov_limit = 17; });
+  refuses("tx size", [&] { tx_.size = 32'769; });
+  refuses("rx size", [&] { rx_.size = 32'769; });
+  refuses("rx iov_limit", [&] { rx_.iov_limit = 17; });
+  refuses("caps", [&] { info_.caps |= FI_TAGGED; });
+  refuses("protocol", [&] { ep_.protocol = FI_PROTO_RXM; });
+  refuses("tx_ctx_cnt", [&] { ep_.tx_ctx_cnt = 5; });
+  refuses("auth_key", [&] { ep_.auth_key_size = 5; });
+  // The field is beyond the structure of such a program.
+  ASSERT_EQ(Ask(), nullptr);
+  ep_.auth_key_size = 5;
+  EXPECT_STREQ(CheckEndpoint(FI_VERSION(1, 4), info_, limits_), nullptr);
+}
+
+TEST_F(NarrowTest, SharedReceivesBeyondLimits) {
+  const auto check = [&](auto&& change) {
+    fi_rx_attr attr = {};
+    change(attr);
+    return CheckSharedReceives(attr, limits_);
+  };
+  EXPECT_STREQ(check([](fi_rx_attr&) {}), nullptr);
+  EXPECT_STREQ(check([](fi_rx_attr& attr) { attr.iov_limit = 17; }), "iov_limit");
+  EXPECT_STREQ(check([](fi_rx_attr& attr) { attr.size = 32'769; }), "size");
+  EXPECT_STREQ(check([](fi_rx_attr& attr) { attr.caps = FI_TAGGED; }), "caps");
+  EXPECT_STREQ(check([](fi_rx_attr& attr) { attr.op_flags = FI_INJECT; }), "op_flags");
+}
+
 }  // namespace
 }  // namespace verbena::fi

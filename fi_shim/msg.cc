@@ -72,6 +72,12 @@ int Enable(Endpoint* base) {
   if (error != 0) return error;
   ep->max_rd_atomic = static_cast<uint8_t>(
       std::min({device.max_qp_rd_atom, device.max_qp_init_rd_atom, uint32_t{UINT8_MAX}}));
+  // Who waits for completions alone is told when the connection ends, too.
+  if (ep->channel == nullptr && ep->eq != nullptr) {
+    error = TakeChannel(ep->eq, &ep->channel);
+    if (error != 0) return error;
+  }
+  if (ep->channel != nullptr) ep->progress_fd = ep->channel->fd;
   const size_t receives =
       ep->receives != nullptr ? ep->receives->operations.size() : ep->info->rx_attr->size;
   error = PrepareQueues(ep, attr.size * std::max<size_t>(attr.rma_iov_limit, 1), receives);
@@ -114,9 +120,7 @@ ssize_t Post(Endpoint* base, const SendRequest& request) {
 // After these the QP does nothing more: both ends are told, by FI_SHUTDOWN.
 void EndAfterFailure(MsgEndpoint* ep, const shm::Cqe& cqe) {
   const auto status = static_cast<WcStatus>(cqe.status);
-  if (status == WcStatus::kSuccess || status == WcStatus::kWrFlushErr) return;
-  if (ep->state.load() != ConnectionState::kConnected) return;
-  AskCm(&ep->id, shm::CmOp::kDisconnect);
+  if (status != WcStatus::kSuccess && status != WcStatus::kWrFlushErr) EndFromCompletion(ep);
 }
 
 // Without resource management a message that finds no receive buffer disables the endpoint.
@@ -140,7 +144,7 @@ void OnReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
   FinishReceive(ep, operation, cqe, FI_ADDR_NOTAVAIL);
 }
 
-// A program that waits for completions alone learns by them that the connection has ended.
+// A program that reads completions alone learns by them that the connection has ended.
 void OnProgress(Endpoint* base, HwCq* hw) {
   constexpr uint32_t kPollsPerLook = 256;
   MsgEndpoint* ep = ToMsg(base);
@@ -157,6 +161,12 @@ void OnProgress(Endpoint* base, HwCq* hw) {
   if (state == ConnectionState::kConnected) TryAskChannel(ep->channel);
 }
 
+// Whatever event it is: the fd is readable until all are told.
+void BeforeSleep(Endpoint* base) {
+  MsgEndpoint* ep = ToMsg(base);
+  if (ep->channel != nullptr) TryAskChannel(ep->channel);
+}
+
 void OnDeath(Endpoint* base) {
   MsgEndpoint* ep = ToMsg(base);
   EndConnection(ep, /*is_told=*/true);
@@ -170,6 +180,7 @@ constexpr EndpointKind kMsgKind = {
     .on_send = OnSend,
     .on_receive = OnReceive,
     .progress = OnProgress,
+    .before_sleep = BeforeSleep,
     .on_death = OnDeath,
 };
 

@@ -74,6 +74,8 @@ extern fi_ops_cm msg_cm_ops;
 // Takes a QP that failed back to where its peer's still is. 0 or a negative FI errno.
 int Resume(MsgEndpoint* ep);
 void EndConnection(MsgEndpoint* ep, bool is_told);
+// Of one whose QP has failed, as a completion says. The lock of the CQ may be held.
+void EndFromCompletion(MsgEndpoint* ep);
 // Tells what receives have of a connection that has ended.
 void FlushEnded(MsgEndpoint* ep);
 // Of a QP in error: until what was posted has completed, or for a while. The NIC flushes a part at

@@ -7,6 +7,7 @@
 #include "core/client/sync.h"
 #include "core/shm/cm_qp_attr.h"
 #include "fi_shim/copy_info.h"
+#include "fi_shim/errors.h"
 #include "fi_shim/msg.h"
 #include "fi_shim/unsupported.h"
 
@@ -144,14 +145,13 @@ void OnRefused(MsgEndpoint* ep, const shm::CmEvent& event) {
     case CmEventType::kRejected: {
       constexpr int kRejectConsumer = 28;  // by a program: the data are its own
       const bool is_by_program = event.status == kRejectConsumer;
-      return FailConnecting(ep, FI_ECONNREFUSED, event.status, is_by_program ? data : CmData{});
+      return FailConnecting(ep, FI_ECONNREFUSED, kRejectErrnoBase + event.status,
+                            is_by_program ? data : CmData{});
     }
     case CmEventType::kUnreachable:
-      return FailConnecting(ep, event.status < 0 ? -event.status : FI_EHOSTUNREACH, event.status,
-                            {});
+      return FailConnecting(ep, event.status < 0 ? -event.status : FI_EHOSTUNREACH, 0, {});
     default:
-      return FailConnecting(ep, event.status < 0 ? -event.status : FI_ECONNABORTED, event.status,
-                            {});
+      return FailConnecting(ep, event.status < 0 ? -event.status : FI_ECONNABORTED, 0, {});
   }
 }
 
@@ -201,7 +201,7 @@ int Prepare(MsgEndpoint* ep) {
   ep->id.owner = ep;
   ep->id.on_event = OnEvent;
   ep->id.on_death = OnCmDeath;
-  return ep->channel != nullptr ? 0 : TakeChannel(ep->eq, &ep->channel);
+  return 0;
 }
 
 int FillParam(const MsgEndpoint& ep, const void* data, size_t bytes, size_t room,
@@ -243,6 +243,7 @@ int Connect(fid_ep* fid, const void* address, const void* data, size_t bytes) {
   MsgEndpoint* ep = ToMsg(fid);
   if (address == nullptr) address = ep->info->dest_addr;
   if (address == nullptr || ep->request != nullptr) return -FI_EINVAL;
+  if (ep->state.load() == ConnectionState::kEnded) return -FI_EOPBADSTATE;
   if (ep->state.load() != ConnectionState::kNone) return -FI_EISCONN;
   int error = Prepare(ep);
   ep->connect_param = {};
@@ -294,8 +295,8 @@ int Accept(fid_ep* fid, const void* data, size_t bytes) {
     request.connect.cookie = reinterpret_cast<uintptr_t>(&ep->id);
     shm::CmReply reply;
     error = AskCm(ep->id.channel, request, &reply);
-    if (error == -FI_EINVAL) error = -FI_ECONNABORTED;  // the peer has given up
   }
+  if (error == -FI_EINVAL) error = -FI_ECONNABORTED;  // the peer has given up
   if (error != 0) {
     ep->state.store(ConnectionState::kEnded);
     CloseCmId(&ep->id);
@@ -343,6 +344,12 @@ int GetPeer(fid_ep* fid, void* out, size_t* bytes) {
   return error != 0 ? error : CopyName(query.destination, out, bytes);
 }
 
+void LeaveFlushToReader(MsgEndpoint* ep) {
+  ep->must_flush_receives.store(true);
+  if (ep->rx_cq != nullptr) Wake(ep->rx_cq);
+  if (ep->cntr_rx != nullptr) Wake(ep->cntr_rx);
+}
+
 }  // namespace
 
 void EndConnection(MsgEndpoint* ep, bool is_told) {
@@ -355,9 +362,17 @@ void EndConnection(MsgEndpoint* ep, bool is_told) {
   if (!IsAlone(ep->domain->threading)) return FlushEnded(ep);
   // By an EQ, or another endpoint's CQ, we are in a thread that is not the one which reads this CQ
   // and posts receives, and their locks are dropped. That one does the rest.
-  ep->must_flush_receives.store(true);
-  if (ep->rx_cq != nullptr) Wake(ep->rx_cq);
-  if (ep->cntr_rx != nullptr) Wake(ep->cntr_rx);
+  LeaveFlushToReader(ep);
+}
+
+// The peer is not waited for: its program may be stopped.
+void EndFromCompletion(MsgEndpoint* ep) {
+  ConnectionState before = ConnectionState::kConnected;
+  if (!ep->state.compare_exchange_strong(before, ConnectionState::kEnded)) return;
+  { Guard guard(ep->lock); }  // as in EndConnection
+  AskCm(&ep->id, shm::CmOp::kDisconnect);
+  PostCm(ep, FI_SHUTDOWN, {});
+  LeaveFlushToReader(ep);
 }
 
 void FlushEnded(MsgEndpoint* ep) {

@@ -33,16 +33,21 @@ int ListNics(std::vector<shm::NicInfo>* out, std::string* text) {
   return Explained(client::ListInstanceNics(options, may_start, out, text), text);
 }
 
+int QueryNumbers(client::Session* session, shm::QueryDeviceReply* device,
+                 shm::QueryPortReply* port) {
+  const int error =
+      session->Execute(shm::CommandOp::kQueryDevice, nullptr, 0, device, sizeof(*device));
+  if (error != 0) return error;
+  const shm::PortRequest request = {1, 0};
+  return session->Execute(shm::CommandOp::kQueryPort, &request, sizeof(request), port,
+                          sizeof(*port));
+}
+
 namespace {
 
 int Query(client::Session* session, NicFacts* out) {
-  int error =
-      session->Execute(shm::CommandOp::kQueryDevice, nullptr, 0, &out->device, sizeof(out->device));
+  int error = QueryNumbers(session, &out->device, &out->port);
   shm::PortRequest request = {1, 0};
-  if (error == 0) {
-    error = session->Execute(shm::CommandOp::kQueryPort, &request, sizeof(request), &out->port,
-                             sizeof(out->port));
-  }
   while (error == 0) {
     shm::QueryGidTableReply reply = {};
     error = session->Execute(shm::CommandOp::kQueryGidTable, &request, sizeof(request), &reply,

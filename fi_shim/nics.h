@@ -20,7 +20,10 @@ struct NicFacts {
   shm::QueryPortReply port = {};
   std::vector<shm::GidEntry> gids;
 };
-// The same errors.
+// 0 or a positive errno.
+int QueryNumbers(client::Session* session, shm::QueryDeviceReply* device,
+                 shm::QueryPortReply* port);
+// The same errors as ListNics.
 int QueryNic(uint32_t nic, NicFacts* out, std::string* text);
 // The one of that index. The same errors; -FI_ errnos are the caller's.
 int OpenSession(uint32_t nic, client::Session** out, std::string* text);

@@ -39,6 +39,7 @@
 #include "core/client/cm_session.h"
 #include "core/client/session.h"
 #include "core/shm/command.h"
+#include "fi_shim/info.h"
 #include "fi_shim/lock.h"
 
 namespace verbena::fi {
@@ -80,6 +81,7 @@ struct Domain {
   client::Session* session = nullptr;
   shm::Handle pd = 0;  // of its own key space; with FI_MR_PROV_KEY mr.cc draws the keys
   uint32_t nic = 0;
+  Limits limits;  // of its endpoints
   // As granted (fi_domain_attr); what of it is decided once and asked often.
   fi_threading threading = FI_THREAD_SAFE;
   fi_progress control_progress = FI_PROGRESS_AUTO, data_progress = FI_PROGRESS_AUTO;

@@ -14,9 +14,12 @@ namespace {
 // Of calls that return nothing: fi_inject and its like.
 constexpr uint64_t kSilent = 1ULL << 63;
 
+// A sum of lengths that has no number is the largest one, which no message has.
+size_t AddLengths(size_t a, size_t b) { return a + b < a ? SIZE_MAX : a + b; }
+
 size_t TotalBytes(const iovec* iov, size_t count) {
   size_t bytes = 0;
-  for (size_t i = 0; i < count; ++i) bytes += iov[i].iov_len;
+  for (size_t i = 0; i < count; ++i) bytes = AddLengths(bytes, iov[i].iov_len);
   return bytes;
 }
 
@@ -128,7 +131,7 @@ int Check(const Endpoint& ep, const SendRequest& request, size_t bytes) {
   size_t remote_bytes = 0;
   for (size_t i = 0; i < request.target_count; ++i) {
     if (request.targets[i].key > UINT32_MAX) return -FI_EINVAL;
-    remote_bytes += request.targets[i].len;
+    remote_bytes = AddLengths(remote_bytes, request.targets[i].len);
   }
   return remote_bytes == bytes ? 0 : -FI_EINVAL;
 }
@@ -181,7 +184,13 @@ ssize_t PostToQp(Endpoint* ep, HwQp* qp, const SendRequest& request) {
 
 namespace {
 
+uint64_t CapOf(shm::WrOpcode opcode) {
+  if (IsMessage(opcode)) return FI_SEND;
+  return IsRead(opcode) ? FI_READ : FI_WRITE;
+}
+
 ssize_t Submit(Endpoint* ep, const SendRequest& request) {
+  if (__builtin_expect((ep->caps & CapOf(request.opcode)) == 0, 0)) return -FI_EOPNOTSUPP;
   if (__builtin_expect(!ep->is_enabled, 0)) return -FI_EOPBADSTATE;
   ssize_t result = ep->kind->post(ep, request);
   if (result != -FI_EAGAIN) return result;
@@ -290,6 +299,7 @@ ssize_t InjectData(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_a
 }
 
 ssize_t Receive(Endpoint* ep, const ReceiveRequest& request) {
+  if (__builtin_expect((ep->caps & FI_RECV) == 0, 0)) return -FI_EOPNOTSUPP;
   if (__builtin_expect(ep->receives == nullptr || !ep->is_enabled, 0)) return -FI_EOPBADSTATE;
   if (ep->receives->is_shared) return -FI_EOPNOTSUPP;  // they are posted to the shared context
   ssize_t result = PostReceive(ep->receives, request);

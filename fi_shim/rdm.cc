@@ -178,6 +178,7 @@ constexpr EndpointKind kRdmKind = {
     .on_send = OnSend,
     .on_receive = OnReceive,
     .progress = OnProgress,
+    .before_sleep = nullptr,
     .on_death = OnDeath,
 };
 

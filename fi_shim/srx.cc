@@ -4,6 +4,7 @@
 #include <new>
 
 #include "fi_shim/endpoint.h"
+#include "fi_shim/host.h"
 #include "fi_shim/unsupported.h"
 
 namespace verbena::fi {
@@ -58,7 +59,7 @@ int SetOption(fid_t fid, int level, int name, const void* value, size_t bytes) {
   if (value == nullptr || bytes != sizeof(size_t)) return -FI_EINVAL;
   size_t wanted;
   memcpy(&wanted, value, sizeof(wanted));
-  if (wanted == 0 || wanted > UINT32_MAX) return -FI_EINVAL;
+  if (wanted > UINT32_MAX) return -FI_EINVAL;
   ToContext(fid)->min_multi_recv_bytes = wanted;
   return 0;
 }
@@ -169,6 +170,12 @@ int OpenSharedReceives(Domain* domain, fi_rx_attr* attr, fid_ep** out, void* con
   constexpr size_t kDefaultSize = 1024;
   constexpr size_t kDefaultIovLimit = 4;
   constexpr size_t kMinMultiRecvBytes = 64;
+  if (attr != nullptr) {
+    if (const char* wrong = CheckSharedReceives(*attr, domain->limits); wrong != nullptr) {
+      VERBENA_FI_WARN(FI_LOG_EP_CTRL, "no shared receive context has the %s asked for", wrong);
+      return -FI_EINVAL;
+    }
+  }
   auto* receives = new (std::nothrow) ReceiveContext();
   if (receives == nullptr) return -FI_ENOMEM;
   receives->domain = domain;

@@ -125,20 +125,43 @@ void Waiter::Close() {
 }
 
 int Waiter::AddFd(int fd) {
+  client::MutexGuard guard(fds_mutex_);
+  for (Fd& added : fds_) {
+    if (added.fd != fd) continue;
+    ++added.times;
+    return 0;
+  }
+  if (!fds_.Push({fd, 1})) return -FI_ENOMEM;
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.fd = fd;
-  return epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) == 0 || errno == EEXIST ? 0 : -FI_ENOMEM;
+  if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) == 0) return 0;
+  fds_.RemoveAt(fds_.size() - 1);
+  return -FI_ENOMEM;
 }
 
 bool Waiter::IsForkedCopy() const { return process_ != getpid(); }
 
 void Waiter::RemoveFd(int fd) {
   if (IsForkedCopy()) return;
+  client::MutexGuard guard(fds_mutex_);
+  for (size_t i = 0; i < fds_.size(); ++i) {
+    if (fds_[i].fd != fd || --fds_[i].times != 0) continue;
+    fds_.RemoveAt(i);
+    const int saved_errno = errno;
+    epoll_event unused = {};
+    epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, &unused);
+    errno = saved_errno;
+    return;
+  }
+}
+
+bool Waiter::IsReady() {
   const int saved_errno = errno;
-  epoll_event unused = {};
-  epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, &unused);
+  epoll_event event;
+  const bool is_ready = epoll_wait(epoll_fd_, &event, 1, 0) > 0;
   errno = saved_errno;
+  return is_ready;
 }
 
 void Waiter::Ring() {

@@ -50,9 +50,11 @@ class Waiter {
   bool HasFd() const { return epoll_fd_ >= 0; }
   int fd() const { return epoll_fd_; }
 
-  // -FI_ENOMEM. Each fd once; it must be removed before it is closed.
+  // -FI_ENOMEM. What is added several times is to be removed as often, before it is closed.
   int AddFd(int fd);
   void RemoveFd(int fd);
+  // Whether one of them is readable, or it rings.
+  bool IsReady();
 
   // Whoever is asleep, or is about to fall asleep after Quiet, wakes up.
   void Ring();
@@ -71,8 +73,15 @@ class Waiter {
   int StartSignaller();
   static void* Signal(void* self);
 
+  struct Fd {
+    int fd;
+    uint32_t times;
+  };
+
   fi_wait_obj kind_ = FI_WAIT_NONE;
-  pid_t process_ = 0;  // that opened it
+  pid_t process_ = 0;                                      // that opened it
+  pthread_mutex_t fds_mutex_ = PTHREAD_MUTEX_INITIALIZER;  // guards fds_
+  List<Fd> fds_;
   int epoll_fd_ = -1;
   int bell_fd_ = -1;
   WaitSet* set_ = nullptr;

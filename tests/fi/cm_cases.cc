@@ -1,7 +1,6 @@
 // fi_cm(3), fi_eq(3), fi_endpoint(3): connections, event queues, states and shared receive
 // contexts.
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
 
 #include <thread>
@@ -131,34 +130,6 @@ FI_CASE("cm.close_is_a_shutdown", kMsg) {
   Pair pair;
   Need(pair.a().ep.Close(), "fi_close");
   AwaitEvent(*pair.b().eq, FI_SHUTDOWN, "the other side's");
-}
-
-FI_CASE("cm.peer_killed", kMsg) {
-  // The other end of the connection is in a process that is killed.
-  Other other([](int socket) {
-    const Listener listener;
-    Tell(socket, listener.address.size());
-    Tell(socket, listener.address.data(), listener.address.size());
-    Peer server({});
-    const Event request = AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's");
-    server.request.reset(request.info);
-    server.OpenEndpoint();
-    server.Bind();
-    server.Enable();
-    Need(fi_accept(server.ep, nullptr, 0), "fi_accept");
-    AwaitEvent(*server.eq, FI_CONNECTED, "the passive side's");
-    Tell(socket, 1);
-    Hear<int>(socket);
-  });
-  std::vector<uint8_t> address(Hear<size_t>(other.socket()));
-  Hear(other.socket(), address.data(), address.size());
-  Caller caller;
-  Need(fi_connect(caller.peer.ep, address.data(), nullptr, 0), "fi_connect");
-  AwaitEvent(*caller.peer.eq, FI_CONNECTED, "the active side's");
-  Hear<int>(other.socket());
-  other.Kill(SIGKILL);
-  const Event told = NextEvent(*caller.peer.eq);
-  Expect(told.kind == FI_SHUTDOWN || told.error != 0, "nothing is told of a killed peer");
 }
 
 FI_CASE("cm.data_size_option", kMsg) {

@@ -5,6 +5,7 @@ answers feed docs/fi-domain.md (tests/fi/table); those that tests/fi/due.txt nam
 """
 
 import collections
+import errno
 import json
 import os
 import random
@@ -126,6 +127,24 @@ def daemon_dies(times):
                 check(code == 1 and ", 1 failed" in process.out, f"it ends with {code}, {told}")
                 check(not re.search("signal|no answer|never complete", process.out), told)
     return case_function
+
+
+def waits_end_with_the_daemon(case):
+    """Who waits for its peers alone has nothing under way that could fail, and is told all the same."""
+    for endpoint in ENDPOINTS:
+        instance = case.instance()
+        program = case.program("fi_end_of_nic")
+        waits = case.run([program, "--list", endpoint], 10).out.split()
+        check(len(waits) >= 4, f"it waits by {waits}")
+        processes = [case.spawn([program, endpoint, wait], name=f"{endpoint}-{wait}",
+                                env=environment(instance)) for wait in waits]
+        for process in processes:
+            process.wait_for_output("waiting", 30)
+        instance.daemon.kill()
+        for wait, process in zip(waits, processes):
+            process.expect_exit(20)
+            told = process.out.split()[-1]
+            check(told in (str(-errno.ENODEV), "-FI_EAVAIL"), f"{endpoint}, {wait}: {told}")
 
 
 # --- what libfabric shows -------------------------------------------------------------------------
@@ -346,6 +365,7 @@ def cases(thorough):
         Spec("traffic classes are on the wire", traffic_classes, 120),
         Spec("what waits for a slow handshake goes by itself", slow_handshakes, 60),
         Spec("the daemon dies", daemon_dies(20 if thorough else 3), 900 if thorough else 180),
+        Spec("who waits learns that the daemon has died", waits_end_with_the_daemon, 120),
         *(Spec(f"promises, {endpoint}", conformance(endpoint, 580), 600) for endpoint in ENDPOINTS),
         *(Spec(f"fi_pingpong {endpoint}", pingpong(provider, endpoint, sizes), 150)
           for provider, endpoint, sizes in kinds),
