@@ -50,6 +50,7 @@ struct Cq::State {
   std::atomic<uint32_t> signals{0};
   std::atomic<uint32_t> sleepers{0};
   std::atomic<bool> has_signal{false};
+  std::atomic<bool> has_told_end{false};  // that the NIC is gone, by a read
 };
 
 namespace {
@@ -127,8 +128,11 @@ ssize_t ReadFrom(fid_cq* base, void* buf, size_t count, fi_addr_t* sources) {
     return more > 0 ? taken + more : taken;
   }
   if (taken == -FI_EAVAIL) return taken;
+  const bool is_over = IsOver(cq->hw);  // before the look: what is told until then is seen
   const ssize_t first = TakeEntries(cq, buf, count, sources);
-  return first == -FI_EAGAIN && IsOver(cq->hw) ? -FI_ENODEV : first;
+  if (first != -FI_EAGAIN || !is_over) return first;
+  // Once: programs and layers that go on all the same have nothing to do then.
+  return cq->state->has_told_end.exchange(true) ? -FI_EAGAIN : -FI_ENODEV;
 }
 
 ssize_t Read(fid_cq* base, void* buf, size_t count) { return ReadFrom(base, buf, count, nullptr); }
@@ -173,7 +177,9 @@ ssize_t SleepAndRead(fid_cq* base, void* buf, size_t count, fi_addr_t* sources, 
     is_awake = state->waiter.Sleep(deadline);
   }
   state->sleepers.fetch_sub(1);
-  return ReadFrom(base, buf, count, sources);
+  const bool is_over = IsOver(cq->hw);
+  const ssize_t taken = ReadFrom(base, buf, count, sources);
+  return taken == -FI_EAGAIN && is_over ? -FI_ENODEV : taken;  // nobody sleeps for ever
 }
 
 ssize_t SleepAndRead(fid_cq* base, void* buf, size_t count, const void* cond, int timeout_ms) {
@@ -304,7 +310,7 @@ void RemoveWakeFd(Cq* cq, int fd) {
 
 bool HasEntries(Cq* cq) {
   Progress(cq->hw);
-  return Waiting(cq) != 0 || IsOver(cq->hw);
+  return Waiting(cq) != 0 || (IsOver(cq->hw) && !cq->state->has_told_end.load());
 }
 
 int TryWait(Cq* cq) {

@@ -268,9 +268,9 @@ void OnReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
   FinishReceive(ep, operation, cqe, source, is_told_unknown ? &address : nullptr);
 }
 
-void OnDeath(Endpoint* ep) {
-  FlushSends(ep);
-  FlushReceives(ep);
+void OnDeath(Endpoint* ep, HwCq* hw) {
+  if (hw == ep->tx_hw) FlushSends(ep);
+  if (hw == ep->rx_hw) FlushReceives(ep);
 }
 
 constexpr EndpointKind kDgramKind = {

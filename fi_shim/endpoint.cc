@@ -136,6 +136,10 @@ int BindAv(Endpoint* ep, Av* av) {
 
 int BindSharedReceives(Endpoint* ep, ReceiveContext* receives) {
   if (ep->receives != nullptr || receives->domain != ep->domain) return -FI_EINVAL;
+  if (receives->pd != ep->pd) {
+    VERBENA_FI_WARN(FI_LOG_EP_CTRL, "shared receives are of the domain's regions and key alone");
+    return -FI_EINVAL;
+  }
   ep->receives = receives;
   receives->users.fetch_add(1);
   return 0;
@@ -333,7 +337,9 @@ int OpenEndpoint(Domain* domain, const fi_info* info, const EndpointKind* kind, 
     FreeInfo(made->info);
     return error;
   }
-  made->caps = info->caps;
+  // What a capability implies that is not restricted, too.
+  if (info->caps != 0) GrantCaps(info->ep_attr->type, info->caps, &made->info->caps);
+  made->caps = made->info->caps;
   made->inject_bytes = info->tx_attr->inject_size;
   made->min_multi_recv_bytes = kMinMultiRecvBytes;
   made->tx_op_flags = info->tx_attr->op_flags;
@@ -341,8 +347,8 @@ int OpenEndpoint(Domain* domain, const fi_info* info, const EndpointKind* kind, 
   if (domain->threading == FI_THREAD_DOMAIN || domain->threading == FI_THREAD_COMPLETION) {
     made->lock.Elide();
   }
-  const bool has_messages = (info->caps & FI_MSG) != 0;
-  const bool has_rma = (info->caps & FI_RMA) != 0;
+  const bool has_messages = (made->caps & FI_MSG) != 0;
+  const bool has_rma = (made->caps & FI_RMA) != 0;
   made->fid.fid.fclass = FI_CLASS_EP;
   made->fid.fid.context = context;
   made->fid.fid.ops = &g_fid_ops;
@@ -519,11 +525,23 @@ struct Ended {
   bool wants_completion, is_inject;
 };
 
-Ended Give(Endpoint* ep, Operation* operation) {
+Ended GiveLocked(Endpoint* ep, Operation* operation) {
   const Ended ended = {operation->flags, operation->wants_completion, operation->is_inject};
-  Guard guard(ep->lock);
   ep->sends.Give(operation);
   return ended;
+}
+Ended Give(Endpoint* ep, Operation* operation) {
+  Guard guard(ep->lock);
+  return GiveLocked(ep, operation);
+}
+
+// Of what was injected nobody has a context to be told of. A connection's end is told by the EQ; of
+// endpoints without one, what was flushed with them was.
+void TellFailedSend(Endpoint* ep, const Ended& ended, const Failure& failure) {
+  CountError(CounterOf(*ep, ended.flags));
+  const bool is_connected = ep->info->ep_attr->type == FI_EP_MSG;
+  const bool is_known = ended.is_inject && (is_connected || failure.error == FI_ECANCELED);
+  if (ep->tx_cq != nullptr && !is_known) Fail(ep->tx_cq, failure);
 }
 
 }  // namespace
@@ -535,11 +553,7 @@ void Finish(Endpoint* ep, Operation* operation, const Completion& completion) {
 }
 
 void FinishWithError(Endpoint* ep, Operation* operation, const Failure& failure) {
-  const Ended ended = Give(ep, operation);
-  CountError(CounterOf(*ep, ended.flags));
-  // Of what was injected, and flushed with its endpoint, nobody has a context to be told of.
-  const bool is_known = ended.is_inject && failure.error == FI_ECANCELED;
-  if (ep->tx_cq != nullptr && !is_known) Fail(ep->tx_cq, failure);
+  TellFailedSend(ep, Give(ep, operation), failure);
 }
 
 void FinishSend(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
@@ -564,18 +578,21 @@ void FinishSend(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
 void FlushSends(Endpoint* ep) {
   // What the NIC has completed is told so.
   if (ep->tx_hw != nullptr) TakeAll(ep->tx_hw);
+  shm::Cqe flushed = {};
+  flushed.status = static_cast<uint8_t>(WcStatus::kWrFlushErr);
+  flushed.vendor_err = static_cast<uint32_t>(
+      ep->domain->session->KnownDead() ? shm::VendorErr::kDeviceGone : shm::VendorErr::kFlushed);
   for (;;) {
-    Operation* operation;
+    Failure failure;
+    Ended ended;
     {
       Guard guard(ep->lock);
-      operation = ep->sends.Oldest();
+      Operation* operation = ep->sends.Oldest();
+      if (operation == nullptr) return;
+      failure = FailureOf(*operation, flushed);
+      ended = GiveLocked(ep, operation);
     }
-    if (operation == nullptr) return;
-    shm::Cqe flushed = {};
-    flushed.status = static_cast<uint8_t>(WcStatus::kWrFlushErr);
-    flushed.vendor_err = static_cast<uint32_t>(
-        ep->domain->session->KnownDead() ? shm::VendorErr::kDeviceGone : shm::VendorErr::kFlushed);
-    FinishWithError(ep, operation, FailureOf(*operation, flushed));
+    TellFailedSend(ep, ended, failure);
   }
 }
 

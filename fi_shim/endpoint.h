@@ -208,9 +208,9 @@ struct EndpointKind {
   // Who waits for one of its CQs, with progress_fd among others, is about to sleep: all that
   // `progress` looks at only now and then. No lock is held. May be nullptr.
   void (*before_sleep)(Endpoint*);
-  // Once, from Progress, when the daemon is gone and the CQ's ring is empty: what is outstanding is
-  // to be told as failed. No lock is held.
-  void (*on_death)(Endpoint*);
+  // Once for each of its CQs, from Progress, when the daemon is gone and the CQ's ring is empty:
+  // what is outstanding there is to be told as failed. No lock is held.
+  void (*on_death)(Endpoint*, HwCq*);
 };
 
 // post.cc. Fills the next entries of a send queue (one for each target range) from a request, of a

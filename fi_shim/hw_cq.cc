@@ -106,10 +106,10 @@ bool IsEmpty(HwCq* hw) {
 
 void TellDeath(HwCq* hw, HwMember* member) {
   if (member->knows_of_death) return;
-  member->knows_of_death = true;
-  hw->unaware.fetch_sub(1);
   const auto on_death = member->endpoint->kind->on_death;
-  if (on_death != nullptr) on_death(member->endpoint);
+  if (on_death != nullptr) on_death(member->endpoint, hw);
+  member->knows_of_death = true;
+  hw->unaware.fetch_sub(1);  // behind what it has told (IsOver)
 }
 void Advance(HwCq* hw, HwMember* member) {
   const auto progress = member->endpoint->kind->progress;

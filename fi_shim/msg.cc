@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/client/sync.h"
 #include "core/shm/rdm.h"
 #include "fi_shim/protection.h"
 
@@ -94,10 +95,20 @@ int Enable(Endpoint* base) {
   return 0;
 }
 
+// Another thread that reads one of its CQs may be at it. From here on none begins.
+void StopServing(MsgEndpoint* ep) {
+  ep->is_closing.store(true);
+  for (HwCq* hw : {ep->tx_hw, ep->rx_hw}) {
+    if (hw == nullptr) continue;
+    Guard guard(hw->members_lock);
+  }
+}
+
 void Destroy(Endpoint* base) {
   MsgEndpoint* ep = ToMsg(base);
   ep->state.store(ConnectionState::kEnded);
   CloseCmId(&ep->id);
+  StopServing(ep);
   if (ep->request != nullptr) DropRequest(ep->request);
   ForgetQp(ep);
   ReleaseQueues(ep);
@@ -148,6 +159,7 @@ void OnReceive(Endpoint* ep, Operation* operation, const shm::Cqe& cqe) {
 void OnProgress(Endpoint* base, HwCq* hw) {
   constexpr uint32_t kPollsPerLook = 256;
   MsgEndpoint* ep = ToMsg(base);
+  if (__builtin_expect(ep->is_closing.load(std::memory_order_relaxed), 0)) return;
   // seq_cst: pairs with the fence in Wake, of who asks for it.
   if (__builtin_expect(ep->must_flush_receives.load(), 0) && hw == ep->rx_hw) {
     ep->must_flush_receives.store(false);
@@ -164,13 +176,21 @@ void OnProgress(Endpoint* base, HwCq* hw) {
 // Whatever event it is: the fd is readable until all are told.
 void BeforeSleep(Endpoint* base) {
   MsgEndpoint* ep = ToMsg(base);
-  if (ep->channel != nullptr) TryAskChannel(ep->channel);
+  if (ep->channel != nullptr && !ep->is_closing.load()) TryAskChannel(ep->channel);
 }
 
-void OnDeath(Endpoint* base) {
+// Who ends the connection by the channel's events holds its mutex until all is told.
+void OnDeath(Endpoint* base, HwCq* hw) {
   MsgEndpoint* ep = ToMsg(base);
-  EndConnection(ep, /*is_told=*/true);
-  FlushSends(ep);
+  if (ep->is_closing.load()) return;
+  if (ep->channel != nullptr) {
+    client::MutexGuard guard(ep->channel->mutex);
+    EndConnection(ep, /*is_told=*/true);
+  }
+  if (hw == ep->tx_hw) FlushSends(ep);
+  if (hw != ep->rx_hw) return;
+  ep->must_flush_receives.store(false);
+  FlushReceives(ep);
 }
 
 constexpr EndpointKind kMsgKind = {

@@ -67,6 +67,7 @@ struct MsgEndpoint : Endpoint {
   std::atomic<uint32_t> polls{0};
   // The connection has ended: for who reads the CQ of its receives (EndConnection).
   std::atomic<bool> must_flush_receives{false};
+  std::atomic<bool> is_closing{false};
 };
 
 // msg_connect.cc

@@ -369,7 +369,8 @@ void EndConnection(MsgEndpoint* ep, bool is_told) {
 void EndFromCompletion(MsgEndpoint* ep) {
   ConnectionState before = ConnectionState::kConnected;
   if (!ep->state.compare_exchange_strong(before, ConnectionState::kEnded)) return;
-  { Guard guard(ep->lock); }  // as in EndConnection
+  { Guard guard(ep->lock); }                           // as in EndConnection
+  ep->domain->session->RingDoorbell(ep->qp.doorbell);  // as in AwaitFlush
   AskCm(&ep->id, shm::CmOp::kDisconnect);
   PostCm(ep, FI_SHUTDOWN, {});
   LeaveFlushToReader(ep);

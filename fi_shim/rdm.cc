@@ -96,11 +96,11 @@ void Advance(RdmEndpoint* ep) {
 
 void OnProgress(Endpoint* ep, HwCq*) { Advance(static_cast<RdmEndpoint*>(ep)); }
 
-void OnDeath(Endpoint* base) {
+void OnDeath(Endpoint* base, HwCq* hw) {
   auto* ep = static_cast<RdmEndpoint*>(base);
   AbandonLanes(ep);
-  FlushSends(ep);
-  FlushReceives(ep);
+  if (hw == ep->tx_hw) FlushSends(ep);
+  if (hw == ep->rx_hw) FlushReceives(ep);
 }
 
 // After an error had disabled it: what was outstanding is over, and told.

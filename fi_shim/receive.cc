@@ -299,9 +299,11 @@ void FlushReceives(Endpoint* ep) {
       if (operation->is_multi) failure.flags |= FI_MULTI_RECV;
       receives->operations.Give(operation);
     }
-    failure.error = FI_ECANCELED;
+    const bool is_dead = receives->domain->session->KnownDead();
+    failure.error = is_dead ? FI_ENODEV : FI_ECANCELED;
     failure.provider = static_cast<int>(WcStatus::kWrFlushErr);
-    failure.text = "the endpoint takes no messages any more";
+    failure.text =
+        is_dead ? "the NIC (verbenad) is gone" : "the endpoint takes no messages any more";
     TellFailure(ep, failure);
   }
 }

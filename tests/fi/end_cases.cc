@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include <atomic>
 #include <thread>
 
 #include "tests/fi/fabric.h"
@@ -110,6 +111,93 @@ FI_CASE("cm.failure_is_told_at_once", kMsg) {
   const Event told = NextEvent(*peer.eq);
   Expect(told.kind == FI_SHUTDOWN || told.error != 0, "nothing is told of the connection's end");
   AwaitError(peer.rx_cq, "the receive");
+}
+
+// What waited for more to come is told as well, by the CQ of sends alone.
+FI_CASE("cm.failure_flushes_more", kMsg) {
+  constexpr int kRounds = 10;
+  for (int i = 0; i < kRounds; ++i) {
+    Wish wish;
+    wish.caps = RmaCaps();
+    Pair pair(wish);
+    Peer& peer = pair.a();
+    Memory out(peer, 8);
+    const iovec iov = {out.data(), 8};
+    void* desc = out.desc();
+    constexpr uint64_t kNoKey = 0x7ffffff0;
+    const fi_rma_iov target = {0, 8, kNoKey};
+    fi_msg_rma message = {};
+    message.msg_iov = &iov;
+    message.desc = &desc;
+    message.iov_count = 1;
+    message.addr = peer.other;
+    message.rma_iov = &target;
+    message.rma_iov_count = 1;
+    message.context = ContextOf(1);
+    Need(Post([&] { return fi_writemsg(peer.ep, &message, FI_COMPLETION); }), "fi_writemsg");
+    message.context = ContextOf(2);
+    int wanted = fi_writemsg(peer.ep, &message, FI_COMPLETION | FI_MORE) == 0 ? 2 : 1;
+    const long limit_ms = NowMs() + 4000;
+    while (wanted != 0 && NowMs() < limit_ms) {  // and without a look at anything else
+      fi_cq_data_entry entry;
+      fi_cq_err_entry error = {};
+      if (fi_cq_read(peer.tx_cq, &entry, 1) == -FI_EAVAIL) {
+        fi_cq_readerr(peer.tx_cq, &error, 0);
+        --wanted;
+      }
+    }
+    Expect(wanted == 0, "round %d: %d of the WRITEs never complete", i, wanted);
+  }
+}
+
+// Closed by one thread, while another sleeps on the CQ that has the failure.
+FI_CASE("cm.close_after_a_failure", kMsg, 60) {
+  constexpr int kRounds = 3000;
+  constexpr int kPauses = 50;  // of 12 us each: from "before it fails" to "after all is told"
+  constexpr uint64_t kNoKey = 0x7ffffff0;
+  Wish wish = Waiting(FI_WAIT_FD);
+  wish.caps = RmaCaps();
+  wish.is_cq_shared = true;
+  const Listener listener(wish);
+  Peer peer(wish), other(wish);
+  Memory in(peer, 64);
+  std::atomic<bool> is_over = false;
+  std::thread reader([&] {
+    while (!is_over) {
+      fi_cq_data_entry entry;
+      fi_cq_err_entry error = {};
+      if (fi_cq_sread(peer.tx_cq, &entry, 1, nullptr, 20) == -FI_EAVAIL) {
+        fi_cq_readerr(peer.tx_cq, &error, 0);
+      }
+    }
+  });
+  int closed = 0;
+  for (int i = 0; i < kRounds && closed == 0; ++i) {
+    for (Peer* end : {&peer, &other}) {
+      if (end == &other) {
+        Need(fi_connect(peer.ep, listener.address.data(), nullptr, 0), "fi_connect");
+        other.request.reset(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
+      }
+      end->OpenEndpoint();
+      end->Bind();
+      end->Enable();
+    }
+    Need(fi_accept(other.ep, nullptr, 0), "fi_accept");
+    for (Peer* end : {&peer, &other}) {
+      // What the round before has left comes first.
+      Expect(WaitUntil([&] { return NextEvent(*end->eq, 1000).kind == FI_CONNECTED; }),
+             "no FI_CONNECTED");
+    }
+    for (int k = 0; k < 5; ++k) Receive(peer, in, k);
+    fi_write(peer.ep, in.data(), 8, in.desc(), peer.other, 0, kNoKey, ContextOf(9));
+    const timespec pause = {.tv_sec = 0, .tv_nsec = i % kPauses * 12'000};
+    nanosleep(&pause, nullptr);
+    closed = peer.ep.Close();
+    if (closed == 0) closed = other.ep.Close();
+  }
+  is_over = true;
+  reader.join();
+  Need(closed, "fi_close");
 }
 
 FI_CASE("cm.accept_of_who_gave_up", kMsg) {
@@ -275,6 +363,22 @@ FI_CASE("ep.one_direction", kAll) {
   Expect(sent < 0 && sent != -FI_EAGAIN, "FI_RECV alone sends: %s", NameOf(sent).c_str());
   const long posted = fi_recv(sender.ep, out.data(), 8, out.desc(), FI_ADDR_UNSPEC, ContextOf(4));
   Expect(posted < 0 && posted != -FI_EAGAIN, "FI_SEND alone receives: %s", NameOf(posted).c_str());
+}
+
+// A capability without what would restrict it is all of it.  See fi_getinfo(3), FI_MSG, FI_RMA.
+FI_CASE("ep.unrestricted_capabilities", kAll) {
+  Wish wish;
+  wish.caps = RmaCaps();
+  wish.chosen = [](fi_info* info) { info->caps = RmaCaps(); };
+  Pair pair(wish);
+  Memory out(pair.a(), 64, 0, 3), in(pair.b(), 64), target(pair.b(), 64, FI_REMOTE_WRITE);
+  OneMessage(pair, out, in);
+  Await(pair.b().rx_cq, "the receive");
+  Await(pair.a().tx_cq, "the send");
+  if (!IsReliable()) return;
+  Need(Post([&] { return Write(pair.a(), out, target, 4); }), "fi_write");
+  Await(pair.a().tx_cq, "the WRITE");
+  Expect(target.IsAll(3, 0, 64), "the WRITE has not written");
 }
 
 FI_CASE("srx.attributes_beyond_limits", kReliable) {

@@ -5,8 +5,10 @@
 //   fi_end_of_nic --list ENDPOINT   what it can wait by, a line each
 //
 // Prints "waiting", waits without a limit, and prints what it was told: "-FI_EAVAIL".
+#include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 #include "tests/fi/fabric.h"
 
@@ -43,6 +45,39 @@ long SleepOnRegion(Peer& peer, fid_cntr* cntr) {
   return told;
 }
 
+// All that was posted is told before the end is.
+long ReadAllReceives(Peer& peer, fid_cntr*) {
+  constexpr int kReceives = 100;
+  Memory in(peer, 64);
+  for (int i = 0; i < kReceives; ++i) Receive(peer, in, i);
+  printf("waiting\n");
+  fflush(stdout);
+  std::atomic<bool> is_over = false;
+  std::thread reads_events([&] {
+    while (!is_over && peer.eq.has_value()) {
+      uint32_t kind;
+      uint8_t raw[512];
+      fi_eq_err_entry error = {};
+      if (fi_eq_sread(*peer.eq, &kind, raw, sizeof(raw), 10, 0) == -FI_EAVAIL) {
+        fi_eq_readerr(*peer.eq, &error, 0);
+      }
+    }
+  });
+  int failed = 0;
+  long got = -FI_EAVAIL;
+  while (got == -FI_EAVAIL || got == -FI_EAGAIN) {
+    fi_cq_data_entry entry;
+    fi_cq_err_entry error = {};
+    got = fi_cq_sread(peer.rx_cq, &entry, 1, nullptr, -1);
+    if (got != -FI_EAVAIL) continue;
+    fi_cq_readerr(peer.rx_cq, &error, 0);
+    failed += error.err == FI_ENODEV ? 1 : 0;
+  }
+  is_over = true;
+  reads_events.join();
+  return failed == kReceives ? got : failed;
+}
+
 constexpr struct {
   const char* name;
   long (*wait)(Peer&, fid_cntr*);
@@ -51,6 +86,7 @@ constexpr struct {
 } kWaits[] = {
     {"fi_cq_sread", SleepOnCq, 0, kAll},
     {"fi_cq_read", PollCqAlone, 0, kAll},
+    {"fi_cq_sread_receives", ReadAllReceives, 0, kAll},
     {"fi_cntr_wait_receives", SleepOnCounter, FI_RECV, kAll},
     {"fi_cntr_read_receives", PollCounter, FI_RECV, kAll},
     {"fi_cntr_wait_writes", SleepOnCounter, FI_REMOTE_WRITE, kReliable},
