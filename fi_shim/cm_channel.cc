@@ -29,7 +29,10 @@ int OpenChannel(CmChannel** out) {
   shm::CmReply reply;
   int fd = -1;
   int error = session->Execute(NewCmRequest(shm::CmOp::kCreateChannel, 0), &reply, &fd);
-  if (error == 0 && fd < 0) error = EMFILE;  // the kernel drops a fd that finds no place
+  if (error == 0 && fd < 0) {  // the kernel drops a fd that finds no place
+    session->Execute(NewCmRequest(shm::CmOp::kDestroyChannel, reply.handle), &reply);
+    error = EMFILE;
+  }
   if (error != 0) {
     delete channel;
     return -error;

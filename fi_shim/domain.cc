@@ -200,13 +200,18 @@ int AskLimits(Domain* domain) {
   return -error;
 }
 
+int OpenError(int error) {
+  if (error == ENOMEM) return -FI_ENOMEM;
+  return error == EMFILE ? -FI_EMFILE : -FI_ENODEV;
+}
+
 // 0 or a negative FI errno; the session is the domain's afterwards.
 int Attach(Domain* domain, const char* name) {
   std::vector<shm::NicInfo> nics;
   std::string text;
-  if (ListNics(&nics, &text) != 0) {
+  if (const int error = ListNics(&nics, &text); error != 0) {
     VERBENA_FI_WARN(FI_LOG_DOMAIN, "there is no NIC: %s", text.c_str());
-    return -FI_ENODEV;
+    return OpenError(error);
   }
   const shm::NicInfo* found = nullptr;
   for (const shm::NicInfo& nic : nics) {
@@ -224,8 +229,7 @@ int Attach(Domain* domain, const char* name) {
   const int error = OpenSession(found->index, &domain->session, &text);
   if (error == 0) return 0;
   VERBENA_FI_WARN(FI_LOG_DOMAIN, "%s: %s", domain->name, text.c_str());
-  if (error == ENOMEM) return -FI_ENOMEM;
-  return error == EMFILE ? -FI_EMFILE : -FI_ENODEV;
+  return OpenError(error);
 }
 
 }  // namespace

@@ -43,8 +43,13 @@ int OpenChannel(RdmEndpoint* ep) {
   if (error != 0) return error;
   shm::CmReply reply;
   error = -ep->cm->Execute(NewCmRequest(shm::CmOp::kCreateChannel, 0), &reply, &ep->cm_fd);
-  if (error == 0) ep->cm_channel = reply.handle;
-  return error;
+  if (error != 0) return error;
+  if (ep->cm_fd < 0) {  // the kernel drops a fd that finds no place
+    AskCm(ep->cm, shm::CmOp::kDestroyChannel, reply.handle);
+    return -FI_EMFILE;
+  }
+  ep->cm_channel = reply.handle;
+  return 0;
 }
 
 uint64_t HashOf(uint32_t number) { return number * uint64_t{0x9e37'79b9'7f4a'7c15} >> 32; }

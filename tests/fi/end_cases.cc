@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
@@ -363,6 +364,40 @@ FI_CASE("ep.one_direction", kAll) {
   Expect(sent < 0 && sent != -FI_EAGAIN, "FI_RECV alone sends: %s", NameOf(sent).c_str());
   const long posted = fi_recv(sender.ep, out.data(), 8, out.desc(), FI_ADDR_UNSPEC, ContextOf(4));
   Expect(posted < 0 && posted != -FI_EAGAIN, "FI_SEND alone receives: %s", NameOf(posted).c_str());
+}
+
+// However few descriptors are left: an endpoint that is enabled sends, another can be enabled when
+// there are more.
+FI_CASE("ep.enable_without_fds", kRdm, 60) {
+  constexpr size_t kLeftMax = 12;
+  for (size_t left = 0; left < kLeftMax; ++left) {
+    Wish wish;
+    Peer from(wish), to(wish);
+    for (Peer* peer : {&from, &to}) {
+      peer->OpenEndpoint();
+      peer->Bind();
+    }
+    to.Enable();
+    std::vector<int> taken;
+    for (int fd = dup(0); fd >= 0; fd = dup(0)) taken.push_back(fd);
+    for (size_t i = 0; i < left && !taken.empty(); ++i) {
+      close(taken.back());
+      taken.pop_back();
+    }
+    const int result = fi_enable(from.ep);
+    for (const int fd : taken) close(fd);
+    if (result != 0) {
+      Expect(result == -FI_EMFILE, "%zu descriptors left: %s", left, NameOf(result).c_str());
+      from.Enable();
+    }
+    from.other = from.Insert(to);
+    Memory out(from, 64), in(to, 64);
+    Receive(to, in, 1);
+    Send(from, out, 2);
+    Expect(AwaitAny(to.rx_cq).has_value(), "%zu descriptors left, %s: no message comes", left,
+           NameOf(result).c_str());
+    Await(from.tx_cq, "the send");
+  }
 }
 
 // A capability without what would restrict it is all of it.  See fi_getinfo(3), FI_MSG, FI_RMA.
