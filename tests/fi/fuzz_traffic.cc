@@ -576,9 +576,11 @@ void Traffic::Finish() {
     Expect(WaitUntil([&] { return IsWritten(side, all); }), "wrong bytes where writes go");
     for (const Operation& read : side.quiet_reads) {
       const uint8_t* data = side.out->data() + read.at;
-      Expect(WaitUntil([&] {
-               return data[read.bytes - 1] == ByteOf(kReadableNumber, read.from + read.bytes - 1);
-             }),
+      // Where it goes there were zeros: a zero says nothing.
+      size_t last = read.bytes;
+      while (last != 0 && ByteOf(kReadableNumber, read.from + last - 1) == 0) --last;
+      if (last-- == 0) continue;
+      Expect(WaitUntil([&] { return data[last] == ByteOf(kReadableNumber, read.from + last); }),
              "a read without a completion never comes");
       CheckRead(side, read);
     }
