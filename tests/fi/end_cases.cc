@@ -222,31 +222,32 @@ FI_CASE("cm.accept_of_who_gave_up", kMsg) {
   Expect(told.kind == FI_SHUTDOWN || told.error != 0, "nothing is told of a peer that gave up");
 }
 
+// An endpoint that a listener has refused, with these data: the error waits in its EQ.
+struct Refused {
+  explicit Refused(const std::string& data) {
+    caller.OpenEndpoint();
+    caller.Bind();
+    caller.Enable();
+    Need(fi_connect(caller.ep, listener.address.data(), nullptr, 0), "fi_connect");
+    const Info asks(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
+    Need(fi_reject(listener.pep, asks->handle, data.data(), data.size()), "fi_reject");
+  }
+  Listener listener;
+  Peer caller = Peer(Wish{});
+};
+
 FI_CASE("cm.connect_after_the_end", kMsg) {
-  const Listener listener;
-  Peer caller({});
-  caller.OpenEndpoint();
-  caller.Bind();
-  caller.Enable();
-  Need(fi_connect(caller.ep, listener.address.data(), nullptr, 0), "fi_connect");
-  const Info asks(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
-  Need(fi_reject(listener.pep, asks->handle, nullptr, 0), "fi_reject");
+  Refused refused("");
+  Peer& caller = refused.caller;
   Expect(NextEvent(*caller.eq).error == FI_ECONNREFUSED, "no FI_ECONNREFUSED");
-  const int again = fi_connect(caller.ep, listener.address.data(), nullptr, 0);
+  const int again = fi_connect(caller.ep, refused.listener.address.data(), nullptr, 0);
   Expect(again < 0 && again != -FI_EISCONN, "%s", NameOf(again).c_str());
 }
 
 // The data of a rejection are the peer's, and no text.
 FI_CASE("eq.strerror_of_data", kMsg) {
-  const Listener listener;
-  Peer caller({});
-  caller.OpenEndpoint();
-  caller.Bind();
-  caller.Enable();
-  Need(fi_connect(caller.ep, listener.address.data(), nullptr, 0), "fi_connect");
-  const Info asks(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
-  const std::string data(24, 'X');
-  Need(fi_reject(listener.pep, asks->handle, data.data(), data.size()), "fi_reject");
+  Refused refused(std::string(24, 'X'));
+  Peer& caller = refused.caller;
   fi_eq_err_entry entry = {};
   Expect(WaitUntil([&] {
            uint32_t kind;
