@@ -1,6 +1,5 @@
 // fi_cm(3), fi_cq(3), fi_cntr(3), fi_eq(3): who waits while a connection ends or an operation
 // fails.
-#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -14,6 +13,8 @@
 
 namespace verbena::fi_test {
 namespace {
+
+constexpr uint64_t kNoKey = 0x7ffffff0;  // that no region has
 
 // The other end of a connection, in a process of its own: accepts one, and stays.
 void ServeOne(int socket) {
@@ -101,7 +102,6 @@ FI_CASE("cm.failure_is_told_at_once", kMsg) {
   connected.other.Kill(SIGSTOP);
   Memory out(peer, 8), in(peer, 8);
   Receive(peer, in, 2);
-  constexpr uint64_t kNoKey = 0x7ffffff0;
   Need(Post([&] {
          return fi_write(peer.ep, out.data(), 8, out.desc(), peer.other, 0, kNoKey, ContextOf(1));
        }),
@@ -125,7 +125,6 @@ FI_CASE("cm.failure_flushes_more", kMsg) {
     Memory out(peer, 8);
     const iovec iov = {out.data(), 8};
     void* desc = out.desc();
-    constexpr uint64_t kNoKey = 0x7ffffff0;
     const fi_rma_iov target = {0, 8, kNoKey};
     fi_msg_rma message = {};
     message.msg_iov = &iov;
@@ -155,7 +154,6 @@ FI_CASE("cm.failure_flushes_more", kMsg) {
 FI_CASE("cm.close_after_a_failure", kMsg, 60) {
   constexpr int kRounds = 3000;
   constexpr int kPauses = 50;  // of 12 us each: from "before it fails" to "after all is told"
-  constexpr uint64_t kNoKey = 0x7ffffff0;
   Wish wish = Waiting(FI_WAIT_FD);
   wish.caps = RmaCaps();
   wish.is_cq_shared = true;
@@ -267,7 +265,6 @@ FI_CASE("eq.strerror_of_data", kMsg) {
 // Whether the operation fails before or after it is waited for.
 FI_CASE("cntr.wait_finds_an_error", kRdm, 30) {
   constexpr int kRounds = 20;
-  constexpr uint64_t kNoKey = 0x7ffffff0;
   std::vector<Fid<fid_cntr>> counters;
   Wish wish;
   wish.caps = RmaCaps();

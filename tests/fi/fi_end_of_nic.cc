@@ -15,19 +15,31 @@
 namespace verbena::fi_test {
 namespace {
 
+// All that is posted or registered is there: the daemon may be killed from now on.
+void SayWaiting() {
+  printf("waiting\n");
+  fflush(stdout);
+}
+
 long SleepOnCq(Peer& peer, fid_cntr*) {
+  SayWaiting();
   fi_cq_data_entry entry;
   return fi_cq_sread(peer.rx_cq, &entry, 1, nullptr, -1);
 }
 long PollCqAlone(Peer& peer, fid_cntr*) {
+  SayWaiting();
   fi_cq_data_entry entry;
   for (;;) {
     const long got = fi_cq_read(peer.rx_cq, &entry, 1);
     if (got != -FI_EAGAIN) return got;
   }
 }
-long SleepOnCounter(Peer&, fid_cntr* cntr) { return fi_cntr_wait(cntr, 1, -1); }
+long SleepOnCounter(Peer&, fid_cntr* cntr) {
+  SayWaiting();
+  return fi_cntr_wait(cntr, 1, -1);
+}
 long PollCounter(Peer&, fid_cntr* cntr) {
+  SayWaiting();
   while (fi_cntr_read(cntr) < 1) {
     if (fi_cntr_readerr(cntr) != 0) return -FI_EAVAIL;
   }
@@ -50,8 +62,7 @@ long ReadAllReceives(Peer& peer, fid_cntr*) {
   constexpr int kReceives = 100;
   Memory in(peer, 64);
   for (int i = 0; i < kReceives; ++i) Receive(peer, in, i);
-  printf("waiting\n");
-  fflush(stdout);
+  SayWaiting();
   std::atomic<bool> is_over = false;
   std::thread reads_events([&] {
     while (!is_over && peer.eq.has_value()) {
@@ -111,8 +122,6 @@ int Run(const EndpointType& type, const char* name) {
       Need(fi_ep_bind(peer.ep, counters.back().Base(), one.counts), "fi_ep_bind counter");
     };
     Pair pair(wish);
-    printf("waiting\n");
-    fflush(stdout);
     printf("%s\n", NameOf(one.wait(pair.a(), counters[0])).c_str());
     pair.a().ep.Close();
     pair.b().ep.Close();
