@@ -236,7 +236,10 @@ void ForgetReceive(const shm::Cqe& cqe);
 void ForgetReceives(HwCq* hw, const ReceiveContext* receives);
 // on_send of an endpoint whose sends are a QP's.
 void FinishSend(Endpoint* ep, Operation* operation, const shm::Cqe& cqe);
-// All that waits fails with FI_ECANCELED, in the order of posting. The NIC takes none any more.
+// Who sleeps for its receives has something to do there (`progress`). Locks may be held.
+void WakeReceiver(Endpoint* ep);
+// All that waits fails with FI_ECANCELED (FI_ENODEV: the daemon is gone), in the order of posting.
+// The NIC takes none any more.
 void FlushReceives(Endpoint* ep);
 void FlushSends(Endpoint* ep);
 // fi_cancel of a receive. 0; -FI_ENOENT: none, or it has a message already. One of several messages

@@ -494,8 +494,7 @@ void DisableLanes(RdmEndpoint* ep) {
   ep->is_disabled = true;
   ep->is_enabled = false;
   ep->must_cancel_receives.store(true);
-  if (ep->rx_cq != nullptr) Wake(ep->rx_cq);
-  if (ep->cntr_rx != nullptr) Wake(ep->cntr_rx);
+  WakeReceiver(ep);
   for (Lane* lane = ep->lanes.first(); lane != nullptr; lane = lane->next) {
     if (lane->state == Lane::State::kIdle || lane->state == Lane::State::kDraining) continue;
     Drain(lane, /*keeps=*/false);

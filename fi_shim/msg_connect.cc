@@ -346,8 +346,7 @@ int GetPeer(fid_ep* fid, void* out, size_t* bytes) {
 
 void LeaveFlushToReader(MsgEndpoint* ep) {
   ep->must_flush_receives.store(true);
-  if (ep->rx_cq != nullptr) Wake(ep->rx_cq);
-  if (ep->cntr_rx != nullptr) Wake(ep->cntr_rx);
+  WakeReceiver(ep);
 }
 
 }  // namespace

@@ -278,6 +278,11 @@ void ForgetReceives(HwCq* hw, const ReceiveContext* receives) {
   });
 }
 
+void WakeReceiver(Endpoint* ep) {
+  if (ep->rx_cq != nullptr) Wake(ep->rx_cq);
+  if (ep->cntr_rx != nullptr) Wake(ep->cntr_rx);
+}
+
 void FlushReceives(Endpoint* ep) {
   ReceiveContext* receives = ep->receives;
   if (receives == nullptr || receives->is_shared) return;
