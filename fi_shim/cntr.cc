@@ -133,11 +133,13 @@ int SetErrors(fid_cntr* base, uint64_t value) {
 
 // True: there may be something already; else whatever comes will wake us. A CQ without a channel
 // can't: `can_sleep` says whether all have one.
-bool ArmAndLook(Cntr* cntr, uint64_t value, uint64_t errors, bool* can_sleep) {
+bool ArmAndLook(Cntr* cntr, uint64_t value, uint64_t errors, Sleeper* sleeper, bool* can_sleep) {
   Cntr::State* state = cntr->state;
-  state->waiter.Quiet();
-  state->is_armed.store(true);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const bool leads = sleeper->TakeTurn();
+  if (leads) {
+    state->is_armed.store(true);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
   // The NIC's own counter rings nobody.
   *can_sleep = state->nic.load() == nullptr;
   bool has_more = false;
@@ -145,22 +147,22 @@ bool ArmAndLook(Cntr* cntr, uint64_t value, uint64_t errors, bool* can_sleep) {
     Guard guard(state->lock);
     for (const Watched& watched : state->watched) {
       if (watched.hw->channel_fd < 0) *can_sleep = false;
-      TakeEvents(watched.hw);
-      Arm(watched.hw);
-      ServeBeforeSleep(watched.hw, &state->waiter);
+      if (leads) {
+        TakeEvents(watched.hw);
+        Arm(watched.hw);
+        ServeBeforeSleep(watched.hw, &state->waiter);
+      }
       Progress(watched.hw);
       has_more |= HasMore(watched.hw) && (watched.hw->cq == nullptr || !HasEntries(watched.hw->cq));
     }
   }
   NoteEnd(cntr);
+  sleeper->OthersLook();
   return has_more || state->is_over.load() || ValueOf(cntr) != value || ErrorsOf(cntr) != errors;
 }
 
-int WaitFor(fid_cntr* base, uint64_t threshold, int timeout_ms) {
-  Cntr* cntr = Of(base);
+int SleepUntil(Cntr* cntr, uint64_t threshold, const Deadline& deadline, Sleeper* sleeper) {
   Cntr::State* state = cntr->state;
-  if (!state->waiter.MayBlock()) return -FI_EINVAL;
-  const Deadline deadline(timeout_ms);
   // Before anything is asked for: an error that this call finds ends it.
   const uint64_t errors = ErrorsOf(cntr);
   for (;;) {
@@ -171,13 +173,22 @@ int WaitFor(fid_cntr* base, uint64_t threshold, int timeout_ms) {
     if (state->is_over.load()) return -FI_ENODEV;
     if (deadline.HasPassed()) return -FI_ETIMEDOUT;
     bool can_sleep = false;
-    if (state->waiter.HasFd() && ArmAndLook(cntr, value, errors, &can_sleep)) continue;
+    if (state->waiter.HasFd() && ArmAndLook(cntr, value, errors, sleeper, &can_sleep)) continue;
     if (can_sleep || !state->waiter.HasFd()) {
-      state->waiter.Sleep(deadline);
+      sleeper->Sleep(deadline);
     } else {
       sched_yield();
     }
   }
+}
+
+int WaitFor(fid_cntr* base, uint64_t threshold, int timeout_ms) {
+  Waiter* waiter = &Of(base)->state->waiter;
+  if (!waiter->MayBlock()) return -FI_EINVAL;
+  Sleeper sleeper(waiter);
+  const int result = SleepUntil(Of(base), threshold, Deadline(timeout_ms), &sleeper);
+  sleeper.Leave();
+  return result;
 }
 
 void DestroyNicCounter(Cntr* cntr) {
@@ -272,6 +283,7 @@ int CounterOf(Cntr* cntr, shm::Handle* out) {
       return -FI_ENOMEM;
     }
     state->nic.store(static_cast<const shm::RdmCounter*>(place), std::memory_order_release);
+    RingIfArmed(cntr);  // it rings nobody: who sleeps already has to look at it
   }
   *out = state->nic_handle;
   return 0;
@@ -281,7 +293,9 @@ int TryWait(Cntr* cntr) {
   if (!cntr->state->waiter.HasFd()) return 0;
   const uint64_t value = ValueOf(cntr), errors = ErrorsOf(cntr);
   bool can_sleep = false;
-  const bool has_something = ArmAndLook(cntr, value, errors, &can_sleep);
+  Sleeper sleeper(&cntr->state->waiter);
+  const bool has_something = ArmAndLook(cntr, value, errors, &sleeper, &can_sleep);
+  sleeper.Leave();
   return has_something || !can_sleep ? -FI_EAGAIN : 0;
 }
 
@@ -298,7 +312,9 @@ int Watch(Cntr* cntr, HwCq* hw) {
   if (state->waiter.HasFd() && hw->channel_fd >= 0) {
     if (const int error = state->waiter.AddFd(hw->channel_fd); error != 0) return error;
   }
-  return state->watched.Push({hw, 1}) ? 0 : -FI_ENOMEM;
+  if (!state->watched.Push({hw, 1})) return -FI_ENOMEM;
+  RingIfArmed(cntr);  // who sleeps already has not armed it
+  return 0;
 }
 
 int AddWakeFd(Cntr* cntr, int fd) {

@@ -144,16 +144,31 @@ bool IsSatisfied(Cq* cq, size_t threshold) {
 }
 
 // Arms everything that would wake us. True: there is something already.
-bool ArmAndLook(Cq* cq, size_t threshold) {
+bool ArmAndLook(Cq* cq, size_t threshold, Sleeper* sleeper) {
   Cq::State* state = cq->state;
-  state->waiter.Quiet();
-  state->is_armed.store(true);
-  // Who completes holds the lock: either it sees the mark, or we see its entry.
-  { Guard guard(cq->lock); }
-  TakeEvents(cq->hw);
-  Arm(cq->hw);
-  ServeBeforeSleep(cq->hw, &state->waiter);
+  if (sleeper->TakeTurn()) {
+    state->is_armed.store(true);
+    // Who completes holds the lock: either it sees the mark, or we see its entry.
+    { Guard guard(cq->lock); }
+    TakeEvents(cq->hw);
+    Arm(cq->hw);
+    ServeBeforeSleep(cq->hw, &state->waiter);
+    sleeper->OthersLook();
+  }
   return IsSatisfied(cq, threshold) || HasMore(cq->hw);
+}
+
+// Until there is enough (true), or something else ends the call.
+bool SleepUntil(Cq* cq, size_t threshold, uint32_t signals, const Deadline& deadline,
+                Sleeper* sleeper) {
+  Cq::State* state = cq->state;
+  bool is_awake = true;
+  while (!IsSatisfied(cq, threshold)) {
+    if (!is_awake || state->signals.load() != signals || deadline.HasPassed()) return false;
+    if (state->waiter.HasFd() && ArmAndLook(cq, threshold, sleeper)) continue;
+    if (state->signals.load() == signals) is_awake = sleeper->Sleep(deadline);
+  }
+  return true;
 }
 
 ssize_t SleepAndRead(fid_cq* base, void* buf, size_t count, fi_addr_t* sources, const void* cond,
@@ -168,18 +183,20 @@ ssize_t SleepAndRead(fid_cq* base, void* buf, size_t count, fi_addr_t* sources, 
   const uint32_t signals = state->signals.load();
   if (state->has_signal.exchange(false)) return ReadFrom(base, buf, count, sources);
   const Deadline deadline(timeout_ms);
+  Sleeper sleeper(&state->waiter);
   state->sleepers.fetch_add(1);
-  bool is_awake = true;
-  while (is_awake && !IsSatisfied(cq, threshold) && state->signals.load() == signals &&
-         !deadline.HasPassed()) {
-    if (state->waiter.HasFd() && ArmAndLook(cq, threshold)) continue;
-    if (state->signals.load() != signals) break;
-    is_awake = state->waiter.Sleep(deadline);
+  ssize_t taken;
+  for (;;) {
+    const bool has_enough = SleepUntil(cq, threshold, signals, deadline, &sleeper);
+    const bool is_over = IsOver(cq->hw);
+    taken = ReadFrom(base, buf, count, sources);
+    if (taken == -FI_EAGAIN && is_over) taken = -FI_ENODEV;  // nobody sleeps for ever
+    // What there was may be another thread's by now.
+    if (taken != -FI_EAGAIN || !has_enough) break;
   }
   state->sleepers.fetch_sub(1);
-  const bool is_over = IsOver(cq->hw);
-  const ssize_t taken = ReadFrom(base, buf, count, sources);
-  return taken == -FI_EAGAIN && is_over ? -FI_ENODEV : taken;  // nobody sleeps for ever
+  sleeper.Leave();
+  return taken;
 }
 
 ssize_t SleepAndRead(fid_cq* base, void* buf, size_t count, const void* cond, int timeout_ms) {
@@ -317,7 +334,10 @@ int TryWait(Cq* cq) {
   Cq::State* state = cq->state;
   if (!state->waiter.HasFd()) return HasEntries(cq) ? -FI_EAGAIN : 0;
   if (state->has_signal.exchange(false)) return -FI_EAGAIN;
-  return ArmAndLook(cq, 1) ? -FI_EAGAIN : 0;
+  Sleeper sleeper(&state->waiter);
+  const bool has_something = ArmAndLook(cq, 1, &sleeper);
+  sleeper.Leave();
+  return has_something ? -FI_EAGAIN : 0;
 }
 
 void Wake(Cq* cq) {

@@ -101,8 +101,8 @@ ssize_t Read(fid_eq* base, uint32_t* event, void* buf, size_t len, uint64_t flag
 }
 
 // True: something waits to be read.
-bool ArmAndLook(Eq* eq) {
-  eq->state->waiter.Quiet();
+bool ArmAndLook(Eq* eq, Sleeper* sleeper) {
+  if (sleeper->TakeTurn()) sleeper->OthersLook();
   AskSources(eq);
   return HasEvents(eq);
 }
@@ -112,11 +112,17 @@ ssize_t SleepAndRead(fid_eq* base, uint32_t* event, void* buf, size_t len, int t
   Eq* eq = Of(base);
   if (!eq->state->waiter.MayBlock()) return -FI_EINVAL;
   const Deadline deadline(timeout_ms);
-  bool is_awake = true;
-  while (is_awake && !ArmAndLook(eq) && !deadline.HasPassed()) {
-    is_awake = eq->state->waiter.Sleep(deadline);
+  Sleeper sleeper(&eq->state->waiter);
+  ssize_t taken;
+  for (bool is_awake = true;;) {
+    const bool has_events = ArmAndLook(eq, &sleeper);
+    taken = Read(base, event, buf, len, flags);
+    // What there was may be another thread's by now.
+    if (taken != -FI_EAGAIN || !is_awake || deadline.HasPassed()) break;
+    if (!has_events) is_awake = sleeper.Sleep(deadline);
   }
-  return Read(base, event, buf, len, flags);
+  sleeper.Leave();
+  return taken;
 }
 
 ssize_t ReadError(fid_eq* base, fi_eq_err_entry* out, uint64_t flags) {
@@ -237,7 +243,12 @@ int OpenEq(fid_fabric* base, fi_eq_attr* attr, fid_eq** out, void* context) {
   return 0;
 }
 
-int TryWait(Eq* eq) { return ArmAndLook(eq) ? -FI_EAGAIN : 0; }
+int TryWait(Eq* eq) {
+  Sleeper sleeper(&eq->state->waiter);
+  const bool has_events = ArmAndLook(eq, &sleeper);
+  sleeper.Leave();
+  return has_events ? -FI_EAGAIN : 0;
+}
 
 void Post(Eq* eq, uint32_t event, const void* entry, size_t bytes) {
   {

@@ -3,7 +3,7 @@
 //   fi_getinfo                    info.cc; info_describe.cc, info_narrow.cc and nic_attr.cc, which
 //                                 ask no NIC
 //   fabric, domain                fabric.cc, domain.cc: a session with one NIC, its PD
-//   EQ, CQ, counter, wait, poll   eq.cc, cq.cc, cntr.cc, wait.cc, poll.cc
+//   EQ, CQ, counter, wait, poll   eq.cc, cq.cc, cntr.cc, poll.cc; wait.cc, turns.cc: who sleeps
 //   AV                            av.cc over av_table.h; with a name in a file: av_shared.h
 //   MR, PDs                       mr.h, protection.h
 //   endpoints                     endpoint.cc (what all have), msg.cc and cm.cc, dgram.cc, rdm.cc

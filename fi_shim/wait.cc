@@ -180,16 +180,40 @@ void Waiter::Quiet() {
 }
 
 bool Waiter::Sleep(const Deadline& deadline) {
-  if (epoll_fd_ < 0) {
-    sched_yield();
-    return true;
-  }
   const int saved_errno = errno;
   epoll_event event;
   const int ready = epoll_wait(epoll_fd_, &event, 1, deadline.RemainingMs());
   const bool is_interrupted = ready < 0 && errno == EINTR;
   errno = saved_errno;
   return !is_interrupted;
+}
+
+bool Sleeper::TakeTurn() {
+  if (!waiter_->HasFd()) return true;
+  if (!leads_) {
+    turn_ = waiter_->turns_.now();
+    leads_ = waiter_->turns_.Lead();
+  }
+  if (leads_) waiter_->Quiet();
+  return leads_;
+}
+
+void Sleeper::OthersLook() {
+  if (leads_) waiter_->turns_.Tell();
+}
+
+bool Sleeper::Sleep(const Deadline& deadline) {
+  if (!waiter_->HasFd()) {
+    sched_yield();
+    return true;
+  }
+  if (leads_) return waiter_->Sleep(deadline);
+  return waiter_->turns_.AwaitNext(turn_, deadline.RemainingMs());
+}
+
+void Sleeper::Leave() {
+  if (leads_) waiter_->turns_.Leave();
+  leads_ = false;
 }
 
 int Waiter::Control(int command, void* arg) {
@@ -262,8 +286,7 @@ void* Waiter::Signal(void* self) {
 
 namespace {
 
-int TryWaitSet(WaitSet* set) {
-  set->waiter.Quiet();
+int TryWaitMembers(WaitSet* set) {
   client::MutexGuard guard(set->mutex);
   for (fid* member : set->members) {
     const int result = TryWait(member);
@@ -272,16 +295,32 @@ int TryWaitSet(WaitSet* set) {
   return 0;
 }
 
-int WaitFor(fid_wait* base, int timeout_ms) {
-  auto* set = reinterpret_cast<WaitSet*>(base);
-  const Deadline deadline(timeout_ms);
+int TryWaitSet(WaitSet* set) {
+  Sleeper sleeper(&set->waiter);
+  sleeper.TakeTurn();
+  const int result = TryWaitMembers(set);
+  sleeper.Leave();
+  return result;
+}
+
+int SleepOn(WaitSet* set, Sleeper* sleeper, const Deadline& deadline) {
   for (;;) {
-    const int result = TryWaitSet(set);
+    // Looking takes what wakes: that is for who leads. Whatever there is ends his call, and then
+    // another one looks.
+    const int result = sleeper->TakeTurn() ? TryWaitMembers(set) : 0;
     if (result == -FI_EAGAIN) return 0;
     if (result != 0) return result;
     if (deadline.HasPassed()) return -FI_ETIMEDOUT;
-    if (!set->waiter.Sleep(deadline)) return -FI_EINTR;
+    if (!sleeper->Sleep(deadline)) return -FI_EINTR;
   }
+}
+
+int WaitFor(fid_wait* base, int timeout_ms) {
+  auto* set = reinterpret_cast<WaitSet*>(base);
+  Sleeper sleeper(&set->waiter);
+  const int result = SleepOn(set, &sleeper, Deadline(timeout_ms));
+  sleeper.Leave();
+  return result;
 }
 
 int CloseWaitSet(fid* base) {

@@ -3,7 +3,7 @@
 // Behind each there is an epoll instance with the fds of all that can wake its owner (channels of
 // the NIC's CQs, connection management) and a bell, an eventfd for what happens in this process.
 // Nothing here looks at what the owner has: he arms, looks once more, and only then sleeps
-// (Readiness).
+// (Sleeper).
 #pragma once
 
 #include <pthread.h>
@@ -14,6 +14,7 @@
 
 #include "fi_shim/list.h"
 #include "fi_shim/objects.h"
+#include "fi_shim/turns.h"
 
 namespace verbena::fi {
 
@@ -33,6 +34,7 @@ class Deadline {
 
 class Waiter {
  public:
+  friend class Sleeper;
   Waiter() = default;
   ~Waiter() { Close(); }
   Waiter(const Waiter&) = delete;
@@ -56,13 +58,8 @@ class Waiter {
   // Whether one of them is readable, or it rings.
   bool IsReady();
 
-  // Whoever is asleep, or is about to fall asleep after Quiet, wakes up.
+  // Whoever is asleep, or is about to fall asleep after TakeTurn, wakes up.
   void Ring();
-  // For an owner who is about to sleep and will look once more.
-  void Quiet();
-  // Until something rings, or an fd is readable, or the deadline has passed. It may return early.
-  // False: a signal has come to this thread.
-  bool Sleep(const Deadline& deadline);
 
   // FI_GETWAIT, FI_GETWAITOBJ. -FI_ENOSYS: another command; -FI_ENODATA: no such object.
   int Control(int command, void* arg);
@@ -72,6 +69,8 @@ class Waiter {
   bool IsForkedCopy() const;
   int StartSignaller();
   static void* Signal(void* self);
+  void Quiet();
+  bool Sleep(const Deadline& deadline);
 
   struct Fd {
     int fd;
@@ -82,6 +81,7 @@ class Waiter {
   pid_t process_ = 0;                                      // that opened it
   pthread_mutex_t fds_mutex_ = PTHREAD_MUTEX_INITIALIZER;  // guards fds_
   List<Fd> fds_;
+  Turns turns_;  // of those who sleep on epoll_fd_ in our calls
   int epoll_fd_ = -1;
   int bell_fd_ = -1;
   WaitSet* set_ = nullptr;
@@ -93,6 +93,28 @@ class Waiter {
   pthread_t signaller_ = {};
   bool has_signaller_ = false;
   int stop_fd_ = -1;
+};
+
+// A call that may sleep. It has no destructor: a thread that is cancelled in its sleep is unwound
+// by glibc, which aborts at cleanups of ours (NoCancel).
+class Sleeper {
+ public:
+  explicit Sleeper(Waiter* waiter) : waiter_(waiter) {}
+
+  // Before the caller looks for the last time. True: he is to arm what wakes the waiter, and then
+  // to have the others look (OthersLook). False: another thread has done so.
+  bool TakeTurn();
+  void OthersLook();
+  // Until something rings, an fd is readable, another thread has found that so, or the deadline has
+  // passed. It may return early. False: a signal has come to this thread.
+  bool Sleep(const Deadline& deadline);
+  // At the end of the call.
+  void Leave();
+
+ private:
+  Waiter* waiter_;
+  bool leads_ = false;
+  uint32_t turn_ = 0;
 };
 
 // fi_wait_open.

@@ -9,8 +9,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
-#include <string>
 #include <thread>
 
 #include "tests/fi/fabric.h"
@@ -306,20 +304,6 @@ FI_CASE("threading.domain_shutdown_wakes", kMsg, 30) {
 
 // --- processes ---------------------------------------------------------------------------------
 
-// Until the case's own thread sleeps. One that looks all the time instead never does, and needs no
-// waking.
-void AwaitSleepOfFirstThread() {
-  constexpr int kLimitMs = 300;
-  const long end_ms = NowMs() + kLimitMs;
-  for (char state = 'R'; state != 'S' && NowMs() < end_ms; sched_yield()) {
-    std::ifstream stat("/proc/self/stat");
-    std::string text;
-    std::getline(stat, text);
-    const size_t name_end = text.rfind(") ");
-    if (name_end != std::string::npos) state = text[name_end + 2];
-  }
-}
-
 // A child that closes what it inherited leaves its parent's as it is.
 void ChildCloses(fi_wait_obj wait) {
   Wish wish;
@@ -346,7 +330,7 @@ void ChildCloses(fi_wait_obj wait) {
   const bool has_cond = wait == FI_WAIT_MUTEX_COND;
   if (has_cond) Need(fi_control(waited, FI_GETWAIT, &pair_of_wait), "FI_GETWAIT");
   std::thread sender([&] {
-    AwaitSleepOfFirstThread();
+    AwaitSleepOf(getpid());
     Send(pair.a(), out, 2);
     while (!PollCq(pair.a().tx_cq)) {
     }

@@ -1,6 +1,10 @@
 #include "tests/fi/waiting.h"
 
 #include <poll.h>
+#include <sched.h>
+
+#include <fstream>
+#include <string>
 
 namespace verbena::fi_test {
 
@@ -18,6 +22,19 @@ Wish Waiting(fi_wait_obj wait) {
 bool IsReadable(int fd, int limit_ms) {
   pollfd readable = {fd, POLLIN, 0};
   return poll(&readable, 1, limit_ms) == 1;
+}
+
+void AwaitSleepOf(int thread) {
+  constexpr int kLimitMs = 300;
+  const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
+  const long end_ms = NowMs() + kLimitMs;
+  for (char state = 'R'; state != 'S' && NowMs() < end_ms; sched_yield()) {
+    std::ifstream stat(path);
+    std::string text;
+    std::getline(stat, text);
+    const size_t name_end = text.rfind(") ");
+    if (name_end != std::string::npos) state = text[name_end + 2];
+  }
 }
 
 void MakeError(Pair& pair) {
