@@ -40,7 +40,7 @@ struct Cq::State {
   // the threading model says that readers are one at a time.
   CompletionRing entries;
   bool has_one_reader = false;
-  List<KeptFailure> failures;
+  Queue<KeptFailure> failures;
   std::atomic<size_t> failure_count{0};
   std::atomic<size_t> failure_mark{0};  // of the first; written before failure_count
   ErrDataPlace err_data;
@@ -78,7 +78,8 @@ void RingIfArmed(Cq::State* state) {
 // Tells readers of the failures that there are. The lock is held.
 void Announce(Cq::State* state) {
   const size_t count = state->failures.size();
-  if (count != 0) state->failure_mark.store(state->failures[0].mark, std::memory_order_relaxed);
+  if (count != 0)
+    state->failure_mark.store(state->failures.First().mark, std::memory_order_relaxed);
   // Pairs with the acquire in TakeEntries.
   state->failure_count.store(count, std::memory_order_release);
 }
@@ -210,12 +211,12 @@ ssize_t ReadError(fid_cq* base, fi_cq_err_entry* out, uint64_t flags) {
   Cq::State* state = cq->state;
   Guard guard(cq->lock);
   if (state->failures.size() == 0) return -FI_EAGAIN;
-  KeptFailure& first = state->failures[0];
+  KeptFailure& first = state->failures.First();
   // The data moved along with it.
   if (first.failure.text != nullptr) first.failure.text = first.data;
   if (first.failure.err_data != nullptr) first.failure.err_data = first.data;
   WriteErrorEntry(cq->domain->api_version, first.failure, &state->err_data, out);
-  state->failures.RemoveFirst(1);
+  state->failures.RemoveFirst();
   Announce(state);
   if (state->failures.size() + state->entries.size() != 0) RingIfArmed(state);
   return 1;

@@ -37,8 +37,8 @@ struct Source {
 struct Eq::State {
   Waiter waiter;
   bool may_be_written = false;  // FI_WRITE
-  List<Event> events;
-  List<ErrorEvent> errors;
+  Queue<Event> events;
+  Queue<ErrorEvent> errors;
   bool is_overrun = false;   // an event was lost: no memory
   void* err_data = nullptr;  // of the last error read, where the program brought no room
   // Held while sources are asked. Recursive: a source may add another.
@@ -80,7 +80,7 @@ ssize_t Take(Eq* eq, uint32_t* event, void* buf, size_t len, uint64_t flags) {
   if (state->errors.size() != 0) return -FI_EAVAIL;
   // Told as an error, once all that was not lost is read.
   if (state->events.size() == 0) return state->is_overrun ? -FI_EAVAIL : -FI_EAGAIN;
-  const Event first = state->events[0];
+  const Event first = state->events.First();
   const size_t needed =
       IsOfConnection(first.type) ? std::min(first.bytes, sizeof(fi_eq_cm_entry)) : first.bytes;
   if (len < needed) return -FI_ETOOSMALL;
@@ -89,7 +89,7 @@ ssize_t Take(Eq* eq, uint32_t* event, void* buf, size_t len, uint64_t flags) {
   if (bytes != 0) memcpy(buf, first.data, bytes);
   if ((flags & FI_PEEK) == 0) {
     free(first.data);
-    state->events.RemoveFirst(1);
+    state->events.RemoveFirst();
   }
   return static_cast<ssize_t>(bytes);
 }
@@ -133,7 +133,7 @@ ssize_t ReadError(fid_eq* base, fi_eq_err_entry* out, uint64_t flags) {
   Guard guard(eq->lock);
   ErrorEvent first = {};
   if (state->errors.size() != 0) {
-    first = state->errors[0];
+    first = state->errors.First();
   } else if (state->is_overrun && state->events.size() == 0) {
     first.entry.fid = &eq->fid.fid;
     first.entry.context = eq->fid.fid.context;
@@ -158,7 +158,7 @@ ssize_t ReadError(fid_eq* base, fi_eq_err_entry* out, uint64_t flags) {
   if ((flags & FI_PEEK) == 0 && state->errors.size() != 0) {
     free(state->err_data);
     state->err_data = first.data;
-    state->errors.RemoveFirst(1);
+    state->errors.RemoveFirst();
   }
   return sizeof(*out);
 }

@@ -1,9 +1,11 @@
-// A growing array of plain values, for code that throws nothing.
+// A growing array and a queue of plain values, for code that throws nothing.
 #pragma once
 
 #include <stdlib.h>
+#include <string.h>
 
 #include <cstddef>
+#include <type_traits>
 
 namespace verbena::fi {
 
@@ -33,10 +35,6 @@ class List {
   }
   // The last one takes its place.
   void RemoveAt(size_t index) { items_[index] = items_[--count_]; }
-  void RemoveFirst(size_t count) {
-    for (size_t i = count; i < count_; ++i) items_[i - count] = items_[i];
-    count_ -= count;
-  }
   void Clear() { count_ = 0; }
 
   size_t size() const { return count_; }
@@ -48,6 +46,55 @@ class List {
  private:
   T* items_ = nullptr;
   size_t count_ = 0, capacity_ = 0;
+};
+
+// First in, first out. Both ends cost the same whatever is between them, on the average.
+template <typename T>
+class Queue {
+ public:
+  static_assert(std::is_trivially_copyable_v<T>);
+  Queue() = default;
+  ~Queue() { free(items_); }
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  // False: no memory; nothing has changed.
+  bool Push(const T& item) {
+    if (begin_ + count_ == capacity_ && !MakeRoom()) return false;
+    items_[begin_ + count_++] = item;
+    return true;
+  }
+  // Precondition: size() is not 0, of both.
+  T& First() { return items_[begin_]; }
+  const T& First() const { return items_[begin_]; }
+  void RemoveFirst() {
+    ++begin_;
+    if (--count_ == 0) begin_ = 0;
+  }
+
+  size_t size() const { return count_; }
+  T* begin() { return items_ + begin_; }
+  T* end() { return items_ + begin_ + count_; }
+
+ private:
+  // What is left moves to the front only when as many are gone, so that each moves once on the
+  // average.
+  bool MakeRoom() {
+    if (count_ <= begin_ && begin_ != 0) {
+      memmove(static_cast<void*>(items_), items_ + begin_, count_ * sizeof(T));
+      begin_ = 0;
+      return true;
+    }
+    const size_t wanted = capacity_ == 0 ? 4 : 2 * capacity_;
+    void* grown = realloc(static_cast<void*>(items_), wanted * sizeof(T));
+    if (grown == nullptr) return false;
+    items_ = static_cast<T*>(grown);
+    capacity_ = wanted;
+    return true;
+  }
+
+  T* items_ = nullptr;
+  size_t begin_ = 0, count_ = 0, capacity_ = 0;  // those before begin_ are gone
 };
 
 }  // namespace verbena::fi
