@@ -33,19 +33,26 @@ class OperationPool {
   size_t taken() const { return taken_; }
   size_t size() const { return count_; }
   // Of those taken, but not done, the one posted first; that of a context (of several the first).
-  // nullptr: none.
-  Operation* Oldest() const;
+  // nullptr: none. Who gives back (or marks as done) one oldest after the other spends n log n on
+  // n, whatever is taken and given back meanwhile.
+  Operation* Oldest();
   Operation* Find(const void* context) const;
   size_t IndexOf(const Operation& operation) const {
     return static_cast<size_t>(&operation - all_);
   }
 
  private:
+  void Order();
+
   Operation* all_ = nullptr;
   Operation* free_ = nullptr;
   size_t count_ = 0;
   size_t taken_ = 0;
   uint64_t sequence_ = 0;
+  // Those with a sequence before `ordered_until_` that are taken and not done are in this list, in
+  // the order of posting; what else is in it has been given back, or is done.
+  Operation* ordered_ = nullptr;
+  uint64_t ordered_until_ = 0;
   TransmitCredits* credits_ = nullptr;
 };
 

@@ -135,6 +135,7 @@ struct Operation {
   uint64_t data = 0;
   fi_addr_t peer = FI_ADDR_NOTAVAIL;
   uint64_t sequence = 0;         // of its pool, in the order of posting
+  Operation* later = nullptr;    // of its pool: one posted later (OperationPool::Oldest)
   uint16_t parts = 0;            // WQEs not completed yet: an RMA of several targets has several
   uint8_t failed_status = 0;     // WcStatus of the first part that failed
   uint32_t failed_vendor = 0;    // VendorErr of it
@@ -143,9 +144,9 @@ struct Operation {
   bool wants_completion = true;  // in the CQ; counters count in any case
   bool is_multi = false;         // a receive of several messages
   bool is_cancelled = false;     // it ends with the last of the messages that it has
+  bool is_inject = false;        // neither succeeds visibly nor has a context
   uint32_t messages = 0;         // of is_multi: handed out
   uint32_t messages_in_all = 0;  // of is_cancelled
-  bool is_inject = false;        // neither succeeds visibly nor has a context
 };
 
 // What a CQ entry of any format is made of.

@@ -5,6 +5,25 @@
 #include "fi_shim/endpoint.h"
 
 namespace verbena::fi {
+namespace {
+
+bool IsWaiting(const Operation& operation) { return operation.is_taken && !operation.is_done; }
+
+// Of two lists in the order of posting, either of which may be empty, one.
+Operation* Merge(Operation* a, Operation* b) {
+  Operation* first = nullptr;
+  Operation** end = &first;
+  while (a != nullptr && b != nullptr) {
+    Operation*& next = a->sequence < b->sequence ? a : b;
+    *end = next;
+    end = &next->later;
+    next = next->later;
+  }
+  *end = a != nullptr ? a : b;
+  return first;
+}
+
+}  // namespace
 
 OperationPool::~OperationPool() {
   if (credits_ != nullptr) credits_->taken.fetch_sub(taken_);
@@ -48,22 +67,44 @@ void OperationPool::Give(Operation* operation) {
   if (credits_ != nullptr) credits_->taken.fetch_sub(1);
 }
 
-Operation* OperationPool::Oldest() const {
-  if (taken_ == 0) return nullptr;
-  Operation* oldest = nullptr;
-  for (size_t i = 0; i < count_; ++i) {
-    Operation* candidate = &all_[i];
-    if (!candidate->is_taken || candidate->is_done) continue;
-    if (oldest == nullptr || candidate->sequence < oldest->sequence) oldest = candidate;
+// One that is given back stays in the list, and may be taken anew: then it has a later sequence.
+Operation* OperationPool::Oldest() {
+  for (;;) {
+    while (ordered_ != nullptr && (!IsWaiting(*ordered_) || ordered_->sequence >= ordered_until_)) {
+      ordered_ = ordered_->later;
+    }
+    if (ordered_ != nullptr) return ordered_;
+    if (ordered_until_ == sequence_) return nullptr;
+    Order();
   }
-  return oldest;
+}
+
+// Makes the list anew, without any memory: what waits must be told even if there is none.
+// Precondition: it has come to its end.
+void OperationPool::Order() {
+  // Runs, in order, of 2^i operations or none: a merge sort.
+  constexpr size_t kRuns = 64;
+  Operation* runs[kRuns] = {};
+  for (size_t i = 0; i < count_; ++i) {
+    Operation* run = &all_[i];
+    if (!IsWaiting(*run)) continue;
+    run->later = nullptr;
+    size_t exponent = 0;
+    for (; runs[exponent] != nullptr; ++exponent) {
+      run = Merge(runs[exponent], run);
+      runs[exponent] = nullptr;
+    }
+    runs[exponent] = run;
+  }
+  for (Operation* run : runs) ordered_ = Merge(run, ordered_);
+  ordered_until_ = sequence_;
 }
 
 Operation* OperationPool::Find(const void* context) const {
   Operation* oldest = nullptr;
   for (size_t i = 0; i < count_; ++i) {
     Operation* candidate = &all_[i];
-    if (!candidate->is_taken || candidate->is_done || candidate->context != context) continue;
+    if (!IsWaiting(*candidate) || candidate->context != context) continue;
     if (oldest == nullptr || candidate->sequence < oldest->sequence) oldest = candidate;
   }
   return oldest;

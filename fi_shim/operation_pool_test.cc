@@ -1,5 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <set>
+#include <utility>
+#include <vector>
+
 #include "fi_shim/endpoint.h"
 
 namespace verbena::fi {
@@ -44,6 +49,57 @@ TEST(OperationPool, WhatTheNicHasDoneIsNobodysOldest) {
   pool.Give(a);
   EXPECT_EQ(pool.Take(), a);
   EXPECT_FALSE(a->is_done);
+}
+
+// In the order of posting, whatever order their places have: what is taken meanwhile comes last.
+TEST(OperationPool, TheOldestOfManyComeInTheOrderOfPosting) {
+  constexpr size_t kCount = 1'000;
+  OperationPool pool;
+  ASSERT_EQ(pool.Init(nullptr, nullptr, kCount), 0);
+  uint32_t random = 1;
+  const auto next = [&random] { return random = random * 1664525 + 1013904223; };
+  std::set<Operation*> mixed;  // by address
+  for (size_t i = 0; i < kCount; ++i) mixed.insert(pool.Take());
+  std::vector<Operation*> order(mixed.begin(), mixed.end());
+  for (size_t i = kCount - 1; i != 0; --i) std::swap(order[i], order[(next() >> 8) % (i + 1)]);
+  for (Operation* operation : order) pool.Give(operation);
+  std::deque<Operation*> model;
+  for (size_t i = 0; i < kCount; ++i) model.push_back(pool.Take());
+  for (uint32_t step = 0; !model.empty(); ++step) {
+    ASSERT_EQ(pool.Oldest(), model.front());
+    switch ((next() >> 16) % 5) {
+      case 0: {  // another thread gives back one of the middle, and has its place again
+        const size_t index = (next() >> 8) % model.size();
+        pool.Give(model[index]);
+        model.erase(model.begin() + static_cast<std::ptrdiff_t>(index));
+        if (step < 2 * kCount) model.push_back(pool.Take());
+        break;
+      }
+      case 1:
+        model.front()->is_done = true;
+        model.pop_front();
+        break;
+      default:
+        pool.Give(model.front());
+        model.pop_front();
+    }
+  }
+  EXPECT_EQ(pool.Oldest(), nullptr);
+}
+
+// A scan of all for each would take a minute.
+TEST(OperationPool, ManyAreFlushedOneByOne) {
+  constexpr size_t kCount = 200'000;
+  OperationPool pool;
+  ASSERT_EQ(pool.Init(nullptr, nullptr, kCount), 0);
+  for (size_t i = 0; i < kCount; ++i) ASSERT_NE(pool.Take(), nullptr);
+  for (uint64_t i = 0; i < kCount; ++i) {
+    Operation* oldest = pool.Oldest();
+    ASSERT_NE(oldest, nullptr);
+    ASSERT_EQ(oldest->sequence, i);
+    pool.Give(oldest);
+  }
+  EXPECT_EQ(pool.Oldest(), nullptr);
 }
 
 TEST(OperationPool, FindsByContextTheOneThatWasPostedFirst) {
