@@ -34,15 +34,19 @@ class OperationPool {
   size_t size() const { return count_; }
   // Of those taken, but not done, the one posted first; that of a context (of several the first).
   // nullptr: none. Who gives back (or marks as done) one oldest after the other spends n log n on
-  // n, whatever is taken and given back meanwhile.
+  // n, whatever is taken and given back meanwhile; so does who finds n one after the other.
   Operation* Oldest();
-  Operation* Find(const void* context) const;
+  Operation* Find(const void* context);
   size_t IndexOf(const Operation& operation) const {
     return static_cast<size_t>(&operation - all_);
   }
 
  private:
   void Order();
+  bool Index();
+  Operation*& BucketOf(const void* context);
+  Operation* FindIndexed(const void* context);
+  Operation* Scan(const void* context) const;
 
   Operation* all_ = nullptr;
   Operation* free_ = nullptr;
@@ -53,6 +57,11 @@ class OperationPool {
   // the order of posting; what else is in it has been given back, or is done.
   Operation* ordered_ = nullptr;
   uint64_t ordered_until_ = 0;
+  // The same of each context's bucket, made when scanning for contexts has cost as much.
+  Operation** buckets_ = nullptr;
+  int bucket_exponent_ = 0;
+  uint64_t indexed_until_ = 0;
+  int scans_ = 0;
   TransmitCredits* credits_ = nullptr;
 };
 

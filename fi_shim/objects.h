@@ -136,6 +136,7 @@ struct Operation {
   fi_addr_t peer = FI_ADDR_NOTAVAIL;
   uint64_t sequence = 0;         // of its pool, in the order of posting
   Operation* later = nullptr;    // of its pool: one posted later (OperationPool::Oldest)
+  Operation* alike = nullptr;    // of its pool: one that may have the same context (Find)
   uint16_t parts = 0;            // WQEs not completed yet: an RMA of several targets has several
   uint8_t failed_status = 0;     // WcStatus of the first part that failed
   uint32_t failed_vendor = 0;    // VendorErr of it

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <set>
 #include <utility>
@@ -117,6 +118,66 @@ TEST(OperationPool, FindsByContextTheOneThatWasPostedFirst) {
   EXPECT_EQ(pool.Find(&context), c);
   pool.Give(c);
   EXPECT_EQ(pool.Find(&context), nullptr);
+}
+
+// Some contexts are several operations'. What is found is what a scan would find.
+TEST(OperationPool, FindsAmongManyWhatIsTakenNow) {
+  constexpr size_t kCount = 300, kContexts = 200;
+  char contexts[kContexts];
+  OperationPool pool;
+  ASSERT_EQ(pool.Init(nullptr, nullptr, kCount), 0);
+  std::vector<Operation*> model;  // in the order of posting
+  std::vector<Operation*> done;
+  uint32_t random = 1;
+  const auto next = [&random] { return (random = random * 1664525 + 1013904223) >> 8; };
+  for (int step = 0; step < 100'000; ++step) {
+    const void* context = &contexts[next() % kContexts];
+    // Times when all is posted, and times when nothing is.
+    if (next() % 8 < ((step / 2'000) % 2 == 0 ? 5u : 2u)) {
+      Operation* taken = pool.Take();
+      if (taken == nullptr) continue;
+      taken->context = const_cast<void*>(context);
+      model.push_back(taken);
+      continue;
+    }
+    const auto expected = std::find_if(model.begin(), model.end(), [context](auto* operation) {
+      return operation->context == context;
+    });
+    Operation* found = pool.Find(context);
+    ASSERT_EQ(found, expected == model.end() ? nullptr : *expected) << step;
+    if (found == nullptr) continue;
+    const uint32_t what = next() % 8;
+    if (what == 0) continue;
+    if (what == 1) {  // its last message is under way
+      found->is_done = true;
+      done.push_back(found);
+    } else {
+      pool.Give(found);
+    }
+    model.erase(expected);
+    if (done.size() < 20) continue;
+    for (Operation* operation : done) pool.Give(operation);
+    done.clear();
+  }
+}
+
+// In any order, or of one context: scans would take minutes.
+TEST(OperationPool, ManyAreCancelledOneByOne) {
+  constexpr size_t kCount = 200'000;
+  std::vector<char> contexts(kCount);
+  for (const int way : {0, 1, 2}) {
+    OperationPool pool;
+    ASSERT_EQ(pool.Init(nullptr, nullptr, kCount), 0);
+    for (size_t i = 0; i < kCount; ++i) pool.Take()->context = &contexts[way == 2 ? 0 : i];
+    for (size_t i = 0; i < kCount; ++i) {
+      const size_t wanted = way == 0 ? i : kCount - 1 - i;
+      Operation* found = pool.Find(&contexts[way == 2 ? 0 : wanted]);
+      ASSERT_NE(found, nullptr);
+      ASSERT_EQ(found->sequence, way == 2 ? i : wanted);
+      pool.Give(found);
+    }
+    EXPECT_EQ(pool.Find(contexts.data()), nullptr);
+  }
 }
 
 TEST(OperationPool, SharesWhatSeveralHaveTogether) {
