@@ -78,8 +78,9 @@ void RingIfArmed(Cq::State* state) {
 // Tells readers of the failures that there are. The lock is held.
 void Announce(Cq::State* state) {
   const size_t count = state->failures.size();
-  if (count != 0)
+  if (count != 0) {
     state->failure_mark.store(state->failures.First().mark, std::memory_order_relaxed);
+  }
   // Pairs with the acquire in TakeEntries.
   state->failure_count.store(count, std::memory_order_release);
 }
