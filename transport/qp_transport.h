@@ -98,7 +98,9 @@ struct QpConfig {
   bool has_srq = false;
   // A WRITE with immediate completes here without a receive (core/shm/rdm.h).
   bool writes_take_no_receive = false;
-  bool truncates = false;  // a SEND longer than its receive is cut off (core/shm/rdm.h)
+  // A SEND longer than its receive is cut off, and of UD a receive that fails does so alone
+  // (core/shm/rdm.h).
+  bool truncates = false;
   // Whether the port calls OnPayloadReleased. False: it has read the payload when PollRequest's
   // caller makes its next call to the QP.
   bool reports_release = false;

@@ -64,7 +64,9 @@ inline constexpr uint32_t kRecvKnown = kRecvMulti | kRecvDirected;
 
 // With kSrqTruncates (command.h) a SEND longer than its receive fills it and is acknowledged as any
 // other: the receive completes with WcStatus kLocLenErr, VendorErr kTruncated, and byte_len of the
-// whole message; the QP goes on. Bytes placed are the receive's.
+// whole message; the QP goes on. Bytes placed are the receive's. A UD QP of such a SRQ goes on also
+// after a receive whose own memory failed: the datagram is lost, as any may be, and others'
+// receives have nothing to do with it.
 
 // Takes a receive back: of a marked SRQ, not yet taken for a message. It has no (further)
 // completion, and its slot is free. `found` 0: there is no receive of that wr_id, or messages are

@@ -454,6 +454,38 @@ FI_CASE("rm.failed_read_repeats_nothing", kRdm, 20) {
   Note("%zu came, %zu failed", arrived, failed);
 }
 
+// What is wrong with one receive is that one's: those behind it take what comes, and sends leave.
+FI_CASE("rm.receive_without_memory_fails_alone", kAddressed, 20) {
+  constexpr size_t kBytes = 4096, kMessages = 8;
+  Wish wish = Managed(FI_RM_ENABLED);
+  wish.mr_mode = kAnyMrMode & ~FI_MR_LOCAL;
+  Pair pair(wish);
+  if ((pair.a().info->domain_attr->mr_mode & FI_MR_LOCAL) != 0) DoesNotApply("FI_MR_LOCAL");
+  void* gone = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  Expect(gone != MAP_FAILED, "mmap");
+  munmap(gone, kBytes);
+  Memory out(pair.a(), 64), in(pair.b(), 64);
+  Need(fi_recv(pair.b().ep, gone, 64, nullptr, FI_ADDR_UNSPEC, ContextOf(1)), "fi_recv");
+  Receive(pair.b(), in, 2);
+  Send(pair.a(), out);
+  const Completion failed = AwaitError(pair.b().rx_cq, "the receive without memory");
+  Expect(failed.context == ContextOf(1), "the error is of another receive");
+  Note("%s", NameOf(failed.error).c_str());
+  for (size_t i = 0; i < kMessages; ++i) {
+    out.Fill(i);
+    Send(pair.a(), out);
+    Expect(Await(pair.b().rx_cq, "a receive behind it").context == ContextOf(2 + i),
+           "receive %zu is another", i);
+    Expect(in.Has(i, 64), "wrong bytes in receive %zu", i);
+    Receive(pair.b(), in, 3 + i);
+  }
+  Memory back(pair.a(), 64), answer(pair.b(), 64);
+  Receive(pair.a(), back, 20);
+  Send(pair.b(), answer, 21);
+  Await(pair.b().tx_cq, "a send of the endpoint whose receive failed");
+  Await(pair.a().rx_cq, "the receive of that");
+}
+
 FI_CASE("rm.selective_completion_errors_come", kReliable) {
   Wish wish = Managed(FI_RM_ENABLED, kBoth);
   wish.tx_bind = FI_SELECTIVE_COMPLETION;

@@ -87,7 +87,7 @@ void ReceiveQueue::AddFailure(SlotIndex slot, uint32_t message, const Unreliable
   placement.outcome.opcode = shm::WcOpcode::kRecv;
   placement.outcome.SetError(row.status,
                              row.vendor_err == shm::VendorErr::kNone ? why : row.vendor_err);
-  context_.EnterError();
+  if (!FailsAlone()) context_.EnterError();
 }
 
 namespace {
@@ -121,7 +121,8 @@ void ReceiveQueue::MarkLost(uint32_t message) {
   }
 }
 
-// The WQE's own buffer could not be written: it completes here, and nothing after it succeeds.
+// The WQE's own buffer could not be written: it completes here, and nothing after it succeeds,
+// unless it fails alone.
 ReceiveQueue::Broken ReceiveQueue::FailDestination(uint32_t index, const UnreliableFaultRow& row) {
   Placement& failed = placements_[index];
   if (failed.is_lost) return {};  // the WQE is not this message's any more
@@ -132,11 +133,11 @@ ReceiveQueue::Broken ReceiveQueue::FailDestination(uint32_t index, const Unrelia
     if (later.message == failed.message) {
       later.slot = kNoSlot;
       later.is_last = false;
-    } else if (later.outcome.status == WcStatus::kSuccess) {
+    } else if (later.outcome.status == WcStatus::kSuccess && !FailsAlone()) {
       later.outcome.SetFlushed();
     }
   }
-  context_.EnterError();
+  if (!FailsAlone()) context_.EnterError();
   return {true, failed.message, true};
 }
 

@@ -89,6 +89,10 @@ class ReceiveQueue {
   SlotIndex FetchIntoFreeSlot();
   void Complete(SlotIndex slot);
   Broken FailDestination(uint32_t index, const UnreliableFaultRow& row);
+  // What is wrong with one receive does not end the QP.
+  bool FailsAlone() const {
+    return context_.config.service == Service::kUd && context_.config.truncates;
+  }
 
   QpContext& context_;
   bool is_broken_ = false;

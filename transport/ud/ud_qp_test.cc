@@ -262,6 +262,37 @@ TEST_F(UdScript, BadReceiveLKeyIsAProtectionError) {
   EXPECT_EQ(wc.vendor_err, VendorErr::kLKeyAccess);
 }
 
+TEST_F(UdScript, OfATruncatingSrqAReceiveFailsAlone) {
+  QpConfig config = Config(Service::kUd);
+  config.has_srq = config.truncates = true;
+  Build(config);
+  hold_placements_ = true;
+  shm::Sge forbidden = NewBuffer(100);
+  memory_.region(forbidden.lkey).access = 0;
+  PostRecv(1, {NewBuffer(100)});
+  PostRecv(2, {NewBuffer(100)});
+  PostRecv(3, {forbidden});
+  PostRecv(4, {NewBuffer(100)});
+  Deliver(Datagram("gone"));
+  Deliver(Datagram("behind it"));
+  FinishPlacement(DmaStatus::kDestinationFault);
+  FinishPlacement();
+  Wc wc = NextCompletion();
+  EXPECT_EQ(wc.wr_id, 1u);
+  EXPECT_EQ(wc.status, WcStatus::kLocProtErr);
+  EXPECT_EQ(wc.vendor_err, VendorErr::kMemoryFault);
+  ExpectCompletion(2, WcStatus::kSuccess);
+  Deliver(Datagram("refused"));
+  ExpectCompletion(3, WcStatus::kLocProtErr);
+  EXPECT_EQ(qp_->state(), QpState::kRts);
+  Deliver(Datagram("well"));
+  FinishPlacement();
+  ExpectCompletion(4, WcStatus::kSuccess);
+  PostSend(Send(5, 8));
+  NextRequest();
+  ExpectCompletion(5, WcStatus::kSuccess);
+}
+
 TEST_F(UdScript, SourceFaultIsALostDatagram) {
   hold_placements_ = true;
   PostRecv(1, {NewBuffer(100)});
