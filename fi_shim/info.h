@@ -32,6 +32,9 @@ Limits LimitsOf(const shm::QueryDeviceReply& device, const shm::QueryPortReply& 
 // there. False: no memory. DescribeNumbers: all but names.
 void DescribeNumbers(fi_ep_type type, const Limits& limits, fi_info* info);
 bool Describe(const char* nic_name, fi_ep_type type, const Limits& limits, fi_info* info);
+// Makes an info of one NIC another's: its name, and of nothing more than that has. Not its `nic`.
+// False: no memory.
+bool MoveToNic(const char* nic_name, const Limits& limits, fi_info* info);
 
 // Gives the info that Describe made what the hints ask for. nullptr, or what can't be had. Names,
 // addresses and keys are not its business, except for whether they are of a kind that we have.

@@ -1,4 +1,5 @@
 // What endpoints do where hints say nothing.
+#include <stdlib.h>
 #include <string.h>
 
 #include <algorithm>
@@ -117,6 +118,39 @@ bool Describe(const char* nic_name, fi_ep_type type, const Limits& limits, fi_in
   info->domain_attr->name = strdup(nic_name);
   info->fabric_attr->name = strdup(kFabricName);
   return info->domain_attr->name != nullptr && info->fabric_attr->name != nullptr;
+}
+
+bool MoveToNic(const char* nic_name, const Limits& limits, fi_info* info) {
+  char* name = strdup(nic_name);
+  if (name == nullptr) return false;
+  fi_domain_attr* domain = info->domain_attr;
+  free(domain->name);
+  domain->name = name;
+  domain->domain = nullptr;
+  fi_domain_attr most = {};
+  DescribeDomain(limits, &most);
+  for (size_t fi_domain_attr::*count :
+       {&fi_domain_attr::cq_cnt, &fi_domain_attr::ep_cnt, &fi_domain_attr::tx_ctx_cnt,
+        &fi_domain_attr::rx_ctx_cnt, &fi_domain_attr::max_ep_stx_ctx,
+        &fi_domain_attr::max_ep_srx_ctx, &fi_domain_attr::cntr_cnt, &fi_domain_attr::mr_cnt}) {
+    domain->*count = std::min(domain->*count, most.*count);
+  }
+  if (info->ep_attr != nullptr) {
+    size_t& bytes = info->ep_attr->max_msg_size;
+    bytes = std::min(bytes, limits.max_msg_size);
+  }
+  if (fi_tx_attr* tx = info->tx_attr; tx != nullptr) {
+    tx->inject_size = std::min(tx->inject_size, limits.inject_size);
+    tx->iov_limit = std::min(tx->iov_limit, limits.iov_limit);
+    tx->rma_iov_limit = std::min(tx->rma_iov_limit, limits.rma_iov_limit);
+    const size_t parts = std::max<size_t>(tx->rma_iov_limit, 1);
+    tx->size = std::min(tx->size, limits.send_entries / parts);
+  }
+  if (fi_rx_attr* rx = info->rx_attr; rx != nullptr) {
+    rx->size = std::min(rx->size, limits.rx_size);
+    rx->iov_limit = std::min(rx->iov_limit, limits.iov_limit);
+  }
+  return true;
 }
 
 }  // namespace verbena::fi

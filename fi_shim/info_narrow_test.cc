@@ -237,5 +237,33 @@ TEST_F(NarrowTest, SharedReceivesBeyondLimits) {
   EXPECT_STREQ(check([](fi_rx_attr& attr) { attr.op_flags = FI_INJECT; }), "op_flags");
 }
 
+TEST_F(NarrowTest, OfAnotherNicAnInfoHasNoMoreThanThat) {
+  hint_tx_.size = 2000;
+  hint_tx_.rma_iov_limit = 4;
+  hint_rx_.iov_limit = 8;
+  ASSERT_EQ(Ask(FI_EP_MSG), nullptr);
+  domain_.domain = reinterpret_cast<fid_domain*>(this);
+  Limits fewer = limits_;
+  fewer.max_msg_size = 1 << 20;
+  fewer.inject_size = 64;
+  fewer.send_entries = 4000;
+  fewer.iov_limit = 2;
+  fewer.ep_cnt = 3;
+  fewer.rx_size = 1 << 20;
+  ASSERT_TRUE(MoveToNic("verbena1", fewer, &info_));
+  EXPECT_STREQ(domain_.name, "verbena1");
+  EXPECT_EQ(domain_.domain, nullptr);
+  EXPECT_EQ(ep_.max_msg_size, size_t{1} << 20);
+  EXPECT_EQ(tx_.inject_size, 64u);
+  EXPECT_EQ(tx_.size, 1000u);
+  EXPECT_EQ(tx_.rma_iov_limit, 4u);
+  EXPECT_EQ(rx_.iov_limit, 2u);
+  EXPECT_EQ(rx_.size, 256u) << "not more than was granted";
+  EXPECT_EQ(domain_.ep_cnt, 3u);
+  EXPECT_EQ(domain_.max_ep_stx_ctx, 3u);
+  EXPECT_EQ(domain_.cq_cnt, 10u);
+  EXPECT_EQ(CheckEndpoint(kNow, info_, fewer), nullptr);
+}
+
 }  // namespace
 }  // namespace verbena::fi

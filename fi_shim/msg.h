@@ -7,10 +7,17 @@
 #include "fi_shim/cm_channel.h"
 #include "fi_shim/cm_data.h"
 #include "fi_shim/endpoint.h"
+#include "fi_shim/list.h"
 
 namespace verbena::fi {
 
 struct ConnectionRequest;
+
+// What a listener's requests that come to one NIC are told with.
+struct InfoOfNic {
+  uint32_t nic;  // its index
+  fi_info* info;
+};
 
 struct PassiveEndpoint {
   fid_pep fid;
@@ -23,6 +30,7 @@ struct PassiveEndpoint {
   bool is_listening = false;
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  // guards `requests`
   ConnectionRequest* requests = nullptr;
+  List<InfoOfNic> infos;  // the mutex of its channel guards them
 };
 
 // What an active endpoint opened by its handle has from then on: the address that it has reserved.
@@ -36,6 +44,7 @@ struct ConnectionRequest {
   PassiveEndpoint* listener = nullptr;  // nullptr: closed meanwhile
   CmChannel* channel = nullptr;         // the listener's
   shm::CmHandle id = 0;
+  uint32_t nic = 0;  // that it came to
   uint8_t responder_resources = 0, initiator_depth = 0;
   uint8_t auth_key[32] = {};
   size_t auth_key_bytes = 0;

@@ -268,6 +268,7 @@ int Accept(fid_ep* fid, const void* data, size_t bytes) {
   if (from == nullptr) return -FI_EINVAL;
   if (ep->state.load() == ConnectionState::kEnded) return -FI_ECONNABORTED;  // it was refused
   if (ep->state.load() != ConnectionState::kNone) return -FI_EISCONN;
+  if (from->nic != ep->domain->nic) return -FI_EHOSTUNREACH;  // only another NIC leads there
   int error = Prepare(ep);
   shm::CmRequest request = {};
   if (error == 0) error = FillParam(*ep, data, bytes, kReplyDataBytes, &request.connect.param);

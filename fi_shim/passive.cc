@@ -1,12 +1,17 @@
 // Passive endpoints: they listen, and hand out requests for connections.
 #include <cstring>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "core/client/cm_address.h"
 #include "core/client/sync.h"
 #include "fi_shim/copy_info.h"
+#include "fi_shim/domain.h"
 #include "fi_shim/enums.h"
 #include "fi_shim/msg.h"
+#include "fi_shim/nic_attr.h"
+#include "fi_shim/nics.h"
 #include "fi_shim/unsupported.h"
 
 namespace verbena::fi {
@@ -21,12 +26,50 @@ pthread_mutex_t g_requests_mutex = PTHREAD_MUTEX_INITIALIZER;  // guards all lis
 // --- requests
 // -------------------------------------------------------------------------------------
 
-// The listener's info, with who asks and whom.
-fi_info* InfoOf(const PassiveEndpoint& listener, ConnectionRequest* request) {
+// Makes the listener's info that of the NIC of this index, where it is another. What can't be asked
+// changes nothing: who accepts by another NIC's endpoint is refused. False: no memory.
+bool DescribeNic(uint32_t index, fi_info* info) {
+  std::vector<shm::NicInfo> nics;
+  std::string text;
+  if (info->domain_attr == nullptr || ListNics(&nics, &text) != 0) return true;
+  for (const shm::NicInfo& nic : nics) {
+    if (nic.index != index) continue;
+    char name[shm::kNicNameBytes + 1] = {};
+    memcpy(name, nic.name, sizeof(nic.name));
+    const char* own = info->domain_attr->name;
+    if (own != nullptr && strcmp(own, name) == 0) return true;
+    NicFacts facts;
+    if (QueryNic(index, &facts, &text) != 0) return true;
+    FreeNic(info->nic);
+    info->nic = MakeNic(name, facts.device, facts.port);
+    return info->nic != nullptr && MoveToNic(name, LimitsOf(facts.device, facts.port), info);
+  }
+  return true;
+}
+
+// One that listens at all addresses has requests by several NICs. nullptr: no memory.
+const fi_info* FindInfo(PassiveEndpoint* listener, uint32_t nic) {
+  for (const InfoOfNic& known : listener->infos) {
+    if (known.nic == nic) return known.info;
+  }
+  fi_info* info = CopyInfo(listener->info);
+  if (info == nullptr) return nullptr;
+  if (DescribeNic(nic, info) && listener->infos.Push({nic, info})) return info;
+  FreeInfo(info);
+  return nullptr;
+}
+
+// The listener's info, of the NIC that was asked, with who asks and whom.
+fi_info* InfoOf(PassiveEndpoint* listener, ConnectionRequest* request) {
   shm::CmQuery query;
   if (QueryCmId(request->channel, request->id, &query) != 0) return nullptr;
-  fi_info* info = CopyInfo(listener.info);
+  request->nic = query.nic;
+  const fi_info* of_nic = FindInfo(listener, query.nic);
+  fi_info* info = of_nic == nullptr ? nullptr : CopyInfo(of_nic);
   if (info == nullptr) return nullptr;
+  if (fi_domain_attr* domain = info->domain_attr; domain != nullptr && domain->domain == nullptr) {
+    domain->domain = domain->name == nullptr ? nullptr : FirstOpen(domain->name);
+  }
   sockaddr_in6 local = {}, peer = {};
   client::FromCmAddress(query.source, &local);
   client::FromCmAddress(query.destination, &peer);
@@ -41,7 +84,7 @@ fi_info* InfoOf(const PassiveEndpoint& listener, ConnectionRequest* request) {
 
 // False: the request can't be told.
 bool Tell(PassiveEndpoint* listener, ConnectionRequest* request, const CmData& data) {
-  fi_info* info = InfoOf(*listener, request);
+  fi_info* info = InfoOf(listener, request);
   if (info == nullptr) return false;
   {
     MutexGuard guard(g_requests_mutex);
@@ -201,6 +244,7 @@ int Close(fid* fid) {
   if (pep->channel != nullptr) GiveChannel(pep->channel);
   if (pep->eq != nullptr) pep->eq->users.fetch_sub(1);
   pep->fabric->users.fetch_sub(1);
+  for (const InfoOfNic& known : pep->infos) FreeInfo(known.info);
   FreeInfo(pep->info);
   delete pep;
   return 0;

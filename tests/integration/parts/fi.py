@@ -209,6 +209,19 @@ def traffic_classes(case):
             case.note(f"{name}, {endpoint}: {found[dscp]} packets of DSCP {dscp}")
 
 
+# A case of the suite that is about several NICs.
+SEVERAL_NICS = "cm.request_names_its_domain"
+
+
+def requests_name_their_nic(case):
+    """A listener on all addresses is told which NIC a request came to."""
+    process = case.run([case.program("fi_conformance"), "--provider", "verbena", "--endpoint", "msg",
+                        "--json", "--patience", PATIENCE, "--case", SEVERAL_NICS], 60,
+                       name="fi_conformance", env=environment(case.instance(nics=2)))
+    kept = [answer["verdict"] for answer in json.loads(process.out)]
+    check(kept == ["yes"], process.out)
+
+
 SLOW_HANDSHAKES = "delay for=300ms service=ud dest_qp=1 dir=out\n"
 
 
@@ -363,6 +376,7 @@ def cases(thorough):
         Spec("fi_info by verbena run", fi_info_by_run, 40),
         Spec("rxm layers itself over it", layered_is_listed, 40),
         Spec("traffic classes are on the wire", traffic_classes, 120),
+        Spec("requests name their NIC", requests_name_their_nic, 60),
         Spec("what waits for a slow handshake goes by itself", slow_handshakes, 60),
         Spec("the daemon dies", daemon_dies(20 if thorough else 3), 900 if thorough else 180),
         Spec("who waits learns that the daemon has died", waits_end_with_the_daemon, 120),
