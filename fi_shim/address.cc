@@ -50,6 +50,13 @@ int FamilyOf(uint32_t addr_format) {
   return addr_format == FI_SOCKADDR_IN6 ? AF_INET6 : AF_UNSPEC;
 }
 
+// getaddrinfo takes numbers modulo 2^16.
+bool IsNoPort(const char* service) {
+  char* end;
+  const long number = strtol(service, &end, 10);
+  return end != service && *end == '\0' && (number < 0 || number > UINT16_MAX);
+}
+
 }  // namespace
 
 size_t AddressBytes(const sockaddr* address) {
@@ -137,6 +144,7 @@ int Resolve(const char* node, const char* service, bool is_numeric, uint32_t add
     service = service_part[0] != '\0' ? service_part : nullptr;
     break;
   }
+  if (service != nullptr && IsNoPort(service)) return -FI_EINVAL;
   addrinfo hints = {};
   hints.ai_family = node == nullptr && family == AF_UNSPEC ? AF_INET : family;
   hints.ai_socktype = SOCK_STREAM;

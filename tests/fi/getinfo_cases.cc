@@ -423,6 +423,23 @@ FI_CASE("getinfo.node_and_service", kAll) {
   Expect(bytes != nullptr && bytes[2] * 256 + bytes[3] == 7471, "FI_SOURCE: not the port asked");
 }
 
+// A number that no port has is none, whatever it is modulo 2^16.
+FI_CASE("getinfo.service_beyond_ports", kAll) {
+  const Info any = GetInfo({});
+  if (any->addr_format != FI_SOCKADDR_IN && any->addr_format != FI_SOCKADDR) {
+    DoesNotApply("no IP addresses");
+  }
+  const char* node = Asked().node.empty() ? "127.0.0.1" : Asked().node.c_str();
+  for (const char* service : {"65536", "99999", "-1", "18446744073709551616"}) {
+    Info info;
+    ExpectError(TryGetInfo({}, &info, nullptr, service, FI_SOURCE), -FI_ENODATA, service);
+    ExpectError(TryGetInfo({}, &info, node, service, FI_SOURCE), -FI_ENODATA, service);
+    ExpectError(TryGetInfo({}, &info, node, service), -FI_ENODATA, service);
+  }
+  Info info;
+  Need(TryGetInfo({}, &info, node, "65535", FI_SOURCE), "the last port");
+}
+
 FI_CASE("getinfo.numeric_host", kAll) {
   Info info;
   ExpectError(TryGetInfo({}, &info, "a.name.that.nobody.has", "7471", FI_NUMERICHOST), -FI_ENODATA,
