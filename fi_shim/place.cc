@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/base/types.h"
+#include "fi_shim/address.h"
 #include "fi_shim/cm_calls.h"
 #include "fi_shim/cm_channel.h"
 #include "fi_shim/rdm.h"
@@ -13,7 +14,7 @@
 namespace verbena::fi {
 namespace {
 
-// The NIC's address, where the program names none.
+// The NIC's address, where the program names none, or any.
 int OwnAddress(Domain* domain, SockAddress* out) {
   constexpr uint32_t kIpv4GidIndex = 1;  // 0 is the link-local one
   const shm::PortRequest request = {1, kIpv4GidIndex};
@@ -34,6 +35,13 @@ int WantedAddress(RdmEndpoint* ep, SockAddress* out) {
   }
   memcpy(out, ep->info->src_addr,
          ep->info->src_addrlen < sizeof(*out) ? ep->info->src_addrlen : sizeof(*out));
+  // A peer has to be told of one address: that of the NIC, with the port that was asked for.
+  if (out->sa.sa_family == AF_INET && IsAny(*out)) {
+    const uint16_t port = PortOf(*out);
+    const int error = OwnAddress(ep->domain, out);
+    SetPort(out, port);
+    return error;
+  }
   return 0;
 }
 

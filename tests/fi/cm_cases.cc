@@ -1,5 +1,6 @@
 // fi_cm(3), fi_eq(3), fi_endpoint(3): connections, event queues, states and shared receive
 // contexts.
+#include <netinet/in.h>
 #include <poll.h>
 #include <string.h>
 
@@ -314,6 +315,27 @@ FI_CASE("ep.needs_completion_queues", kAll) {
     Need(fi_ep_bind(peer.ep, peer.av.Base(), 0), "fi_ep_bind AV");
   }
   ExpectError(fi_enable(peer.ep), -FI_ENOCQ, "fi_enable without a CQ");
+}
+
+// At any address: a name that peers can be told, and messages by it.
+FI_CASE("ep.wildcard_source", kAddressed) {
+  Wish wish;
+  wish.chosen = [](fi_info* info) {
+    if (info->src_addrlen != sizeof(sockaddr_in)) DoesNotApply("no IPv4 addresses");
+    sockaddr_in any = {};
+    any.sin_family = AF_INET;
+    memcpy(info->src_addr, &any, sizeof(any));
+  };
+  Pair pair(wish);
+  sockaddr_in name;
+  const std::vector<uint8_t> address = pair.b().Address();
+  Expect(address.size() == sizeof(name), "a name of %zu B", address.size());
+  memcpy(&name, address.data(), sizeof(name));
+  Expect(name.sin_addr.s_addr != INADDR_ANY, "its name is any address");
+  Memory out(pair.a(), 64), in(pair.b(), 64);
+  Receive(pair.b(), in);
+  Send(pair.a(), out);
+  Await(pair.b().rx_cq, "the receive");
 }
 
 FI_CASE("ep.needs_an_address_vector", kAddressed) {
