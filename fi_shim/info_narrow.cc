@@ -1,4 +1,6 @@
-// Hints: what a program asks for is granted as it asks, or refused. Nothing is ignored.
+// Hints: what a program asks for is granted as it asks, or refused. Nothing is ignored but
+// total_buffered_recv, which no provider has to heed: messages wait at their senders until there is
+// a receive.  See fi_endpoint(3).
 #include <string.h>
 
 #include <algorithm>
