@@ -11,6 +11,7 @@
 #include "fi_shim/errors.h"
 #include "fi_shim/fids.h"
 #include "fi_shim/list.h"
+#include "fi_shim/msg.h"
 #include "fi_shim/wait.h"
 
 namespace verbena::fi {
@@ -20,6 +21,8 @@ struct Event {
   uint32_t type;
   void* data;
   size_t bytes;
+  bool is_own = true;      // not the program's (fi_eq_write)
+  bool is_peeked = false;  // the program may have answered what it tells of
 };
 struct ErrorEvent {
   fi_eq_err_entry entry;
@@ -90,6 +93,8 @@ ssize_t Take(Eq* eq, uint32_t* event, void* buf, size_t len, uint64_t flags) {
   if ((flags & FI_PEEK) == 0) {
     free(first.data);
     state->events.RemoveFirst();
+  } else {
+    state->events.First().is_peeked = true;
   }
   return static_cast<ssize_t>(bytes);
 }
@@ -171,7 +176,7 @@ ssize_t WriteByProgram(fid_eq* base, uint32_t event, const void* buf, size_t len
     Guard guard(eq->lock);
     if (eq->state->is_overrun) return -FI_EOVERRUN;
     void* copy = Copy(buf, len);
-    if (copy == nullptr || !eq->state->events.Push({event, copy, len})) {
+    if (copy == nullptr || !eq->state->events.Push({event, copy, len, /*is_own=*/false})) {
       free(copy);
       return -FI_ENOMEM;
     }
@@ -189,8 +194,10 @@ const char* ToString(fid_eq*, int provider, const void*, char* buf, size_t len) 
 
 void DropAll(Eq::State* state) {
   for (const Event& event : state->events) {
-    if (event.type == FI_CONNREQ && event.bytes >= sizeof(fi_eq_cm_entry)) {
-      FreeInfo(static_cast<fi_eq_cm_entry*>(event.data)->info);
+    if (event.type == FI_CONNREQ && event.is_own) {
+      fi_info* info = static_cast<fi_eq_cm_entry*>(event.data)->info;
+      if (!event.is_peeked) ForgetRequest(info->handle);
+      FreeInfo(info);
     }
     free(event.data);
   }

@@ -56,6 +56,8 @@ bool TakeRequest(ConnectionRequest* request);
 void Reject(CmChannel* channel, shm::CmHandle id, const void* data, size_t bytes);
 // By an endpoint made of it, which refuses it if nobody has answered it.
 void DropRequest(ConnectionRequest* request);
+// Of one that nobody has read of.
+void ForgetRequest(fid_t handle);
 
 enum class ConnectionState : uint8_t { kNone, kConnecting, kAccepting, kConnected, kEnded };
 

@@ -326,6 +326,12 @@ void DropRequest(ConnectionRequest* request) {
   if (request->endpoints.fetch_sub(1) == 1) delete request;
 }
 
+void ForgetRequest(fid_t handle) {
+  auto* request = reinterpret_cast<ConnectionRequest*>(handle);
+  request->endpoints.fetch_add(1);
+  DropRequest(request);
+}
+
 void Reject(CmChannel* channel, shm::CmHandle id, const void* data, size_t bytes) {
   constexpr uint8_t kRejectConsumer = 28;  // IBTA 12.6.7.2, table 110
   shm::CmRequest request = NewCmRequest(shm::CmOp::kReject, id);

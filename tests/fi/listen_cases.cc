@@ -1,4 +1,5 @@
-// fi_cm(3): what a listener's requests say.
+// fi_cm(3), fi_eq(3): what a listener's requests say, and what becomes of those that nobody reads.
+#include <malloc.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +69,33 @@ FI_CASE("cm.request_names_its_domain", kMsg) {
   Receive(server, in);
   Send(caller, out);
   Await(server.rx_cq, "the receive");
+}
+
+// A request that nobody reads of goes with its EQ.
+FI_CASE("cm.unread_requests_cost_nothing", kMsg, 30) {
+  constexpr size_t kWarmUp = 16, kRounds = 128, kBytesOfOne = 72;
+  Ground ground;
+  size_t before = 0;
+  for (size_t i = 0; i < kWarmUp + kRounds; ++i) {
+    if (i == kWarmUp) before = mallinfo2().uordblks;
+    const Listener listener;
+    Peer caller({});
+    caller.OpenEndpoint();
+    caller.Bind();
+    caller.Enable();
+    Need(fi_connect(caller.ep, listener.address.data(), nullptr, 0), "fi_connect");
+    uint32_t kind = 0;
+    alignas(fi_eq_cm_entry) uint8_t raw[512];
+    Expect(WaitUntil([&] {
+             // Too small for the event, which stays.
+             return fi_eq_read(*listener.eq, &kind, raw, 1, 0) == -FI_ETOOSMALL;
+           }),
+           "no request comes");
+  }
+  const size_t after = mallinfo2().uordblks;
+  Expect(after < before + kRounds * kBytesOfOne, "%zu B are left of %zu requests", after - before,
+         kRounds);
+  Note("%ld B", static_cast<long>(after - before));
 }
 
 }  // namespace
