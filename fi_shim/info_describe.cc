@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/shm/rdm.h"
 #include "fi_shim/domain_attr.h"
 #include "fi_shim/info.h"
 #include "fi_shim/mr.h"
@@ -110,6 +111,9 @@ void DescribeNumbers(fi_ep_type type, const Limits& limits, fi_info* info) {
   DescribeEndpoint(type, limits, info->ep_attr);
   DescribeDomain(limits, info->domain_attr);
   if (type == FI_EP_DGRAM) info->domain_attr->max_ep_srx_ctx = 0;
+  if (type == FI_EP_RDM) {
+    info->domain_attr->ep_cnt = std::min<size_t>(limits.ep_cnt, shm::kPlacesMax);
+  }
   DescribeContexts(type, limits, info);
 }
 

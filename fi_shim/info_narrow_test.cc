@@ -265,5 +265,18 @@ TEST_F(NarrowTest, OfAnotherNicAnInfoHasNoMoreThanThat) {
   EXPECT_EQ(CheckEndpoint(kNow, info_, fewer), nullptr);
 }
 
+// Each RDM endpoint has a place at the NIC, and of those there are fewer than QPs.
+TEST_F(NarrowTest, SoManyEndpointsAsCanBeOpened) {
+  limits_.ep_cnt = 32'768;
+  EXPECT_EQ(Ask(FI_EP_RDM), nullptr);
+  EXPECT_EQ(domain_.ep_cnt, 4'096u);
+  EXPECT_EQ(Ask(FI_EP_MSG), nullptr);
+  EXPECT_EQ(domain_.ep_cnt, 32'768u);
+  hint_domain_.ep_cnt = 5'000;
+  hints_.domain_attr = &hint_domain_;
+  EXPECT_EQ(Ask(FI_EP_MSG), nullptr);
+  EXPECT_STREQ(Ask(FI_EP_RDM), "ep_cnt");
+}
+
 }  // namespace
 }  // namespace verbena::fi

@@ -134,6 +134,8 @@ struct BindQpCounterRequest {
 
 // --- Places and lanes ---------------------------------------------------------------------------
 
+// Of a session. Each is served by a channel of a CM session, which has no more.
+inline constexpr uint32_t kPlacesMax = 4'096;
 inline constexpr uint32_t kPlaceTokenBytes = kCmTokenBytes;
 inline constexpr uint32_t kAuthKeyBytesMax = kCmAuthKeyBytesMax;
 

@@ -21,7 +21,6 @@ using shm::RdmRejectReason;
 
 namespace {
 
-constexpr uint32_t kPlacesPerSession = 1'024;
 constexpr uint32_t kLanesPerPlace = 16'384;
 // 0.16 ms, IBTA 9.7.5.2.8: another message that is going into the same receive takes about as long.
 constexpr uint8_t kRnrTimerCode = 8;
@@ -67,7 +66,7 @@ int DeviceCore::CreatePlace(Command& command) {
   auto owned = std::make_unique<Place>();
   Place* place = owned.get();
   if (int error = FindPlaceObjects(session, request, place); error != 0) return error;
-  if (session.places.size() >= kPlacesPerSession || session.places.IsFull()) return ENOMEM;
+  if (session.places.size() >= shm::kPlacesMax || session.places.IsFull()) return ENOMEM;
   if (!places_.emplace(token, place).second) return EEXIST;
   PeerCounters counters = std::exchange(place->counters, {});
   place->counters.Set(counters);
