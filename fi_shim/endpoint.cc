@@ -368,7 +368,7 @@ int OpenEndpoint(Domain* domain, const fi_info* info, const EndpointKind* kind, 
 namespace {
 
 // The CQ of the NIC where one direction completes, its own where it only counts.
-int AcquireHwCq(Endpoint* ep, Cq* cq, bool is_for_receives, uint64_t entries, HwCq** out) {
+int AcquireHwCq(Endpoint* ep, Cq* cq, bool is_unbounded, uint64_t entries, HwCq** out) {
   if (cq != nullptr) {
     *out = cq->hw;
   } else {
@@ -377,7 +377,7 @@ int AcquireHwCq(Endpoint* ep, Cq* cq, bool is_for_receives, uint64_t entries, Hw
     if (error != 0) return error;
   }
   const auto more = static_cast<int64_t>(entries);
-  int error = is_for_receives ? ReserveForReceives(*out, more) : Reserve(*out, more);
+  int error = is_unbounded ? ReserveForReceives(*out, more) : Reserve(*out, more);
   if (error == 0) {
     error = Join(*out, ep);
     if (error == 0) return 0;
@@ -437,9 +437,8 @@ int PrepareReceives(Endpoint* ep) {
   receives->min_multi_recv_bytes = ep->min_multi_recv_bytes;
   receives->op_flags = ep->rx_op_flags;
   const fi_rx_attr& attr = *ep->info->rx_attr;
-  const bool is_datagram = ep->info->ep_attr->type == FI_EP_DGRAM;
-  const int error =
-      InitReceives(receives, ep, attr.size, static_cast<uint32_t>(attr.iov_limit), is_datagram);
+  const int error = InitReceives(receives, ep, attr.size, static_cast<uint32_t>(attr.iov_limit),
+                                 /*has_grhs=*/IsDatagram(ep));
   if (error != 0) {
     DeinitReceives(receives);
     delete receives;
@@ -458,12 +457,13 @@ int PrepareQueues(Endpoint* ep, uint64_t send_entries, uint64_t receive_entries)
                   : ep->sends.Init(ep, nullptr, std::max<size_t>(ep->info->tx_attr->size, 1));
   if (error == 0) error = PrepareReceives(ep);
   if (error == 0)
-    error = AcquireHwCq(ep, ep->tx_cq, /*is_for_receives=*/false, send_entries, &ep->tx_hw);
+    error = AcquireHwCq(ep, ep->tx_cq, /*is_unbounded=*/false, send_entries, &ep->tx_hw);
   if (error == 0) {
     ep->send_entries = send_entries;
     // Those of a shared context are reserved once in each CQ.
     if (ep->receives->is_shared) receive_entries = 0;
-    error = AcquireHwCq(ep, ep->rx_cq, /*is_for_receives=*/true, receive_entries, &ep->rx_hw);
+    // Each datagram takes a receive of its own.
+    error = AcquireHwCq(ep, ep->rx_cq, !IsDatagram(ep), receive_entries, &ep->rx_hw);
     if (error == 0) ep->receive_entries = receive_entries;
     if (error == 0 && ep->receives->is_shared) {
       error = ReserveShared(ep->receives, ep->rx_hw);

@@ -165,6 +165,8 @@ struct Endpoint {
   uint64_t receive_qp = 0;            // whose completions of receives are its own: ReceiverOf
 };
 
+inline bool IsDatagram(const Endpoint* ep) { return ep->info->ep_attr->type == FI_EP_DGRAM; }
+
 // A message or RMA about to be posted, whatever call it came by.
 struct SendRequest {
   const iovec* iov = nullptr;

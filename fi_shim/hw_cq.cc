@@ -10,16 +10,11 @@
 #include "core/client/no_cancel.h"
 #include "fi_shim/completion_queue.h"
 #include "fi_shim/endpoint.h"
+#include "fi_shim/host.h"
 #include "fi_shim/wait.h"
 
 namespace verbena::fi {
 namespace {
-
-// At most so many in one call, so that who reads one completion does not wait for all.
-constexpr uint32_t kBatch = 256;
-// What has room of its own needs a quarter; another is for what is on its way when the NIC finds
-// the CQ half full.
-constexpr uint64_t kRoomForReceives = 4;
 
 int FiError(int error) {
   switch (error) {
@@ -89,7 +84,7 @@ int Resize(HwCq* hw, uint32_t entries) {
 bool TakeCompletions(HwCq* hw, bool is_room_asked) {
   Guard guard(hw->lock);
   uint32_t taken = 0;
-  for (; taken < kBatch; ++taken) {
+  for (; taken < kCqeBatch; ++taken) {
     const shm::Cqe* cqe = hw->ring.Peek();
     if (cqe == nullptr || (is_room_asked && hw->cq != nullptr && !HasRoom(hw->cq))) break;
     OnCompletion(hw, *cqe);
@@ -156,16 +151,26 @@ void CloseHwCq(HwCq* hw) {
 
 namespace {
 
+// The lock is held. It says what to do about it: libfabric has no attribute that tells how many
+// endpoints one CQ can have.
+int Enlarge(HwCq* hw, uint64_t room) {
+  int error = -FI_ENOMEM;
+  if (room <= UINT32_MAX / 2) error = Resize(hw, std::bit_ceil(static_cast<uint32_t>(room)));
+  if (error != -FI_ENOMEM) return error;
+  VERBENA_FI_WARN(FI_LOG_CQ,
+                  "no room for one more endpoint in its CQ, which would need %llu entries: open "
+                  "several CQs, or endpoints of smaller tx_attr.size and rx_attr.size",
+                  static_cast<unsigned long long>(room));
+  return error;
+}
+
 // The lock is held.
 int ReserveLocked(HwCq* hw, int64_t entries) {
   const uint64_t wanted = hw->reserved_entries + static_cast<uint64_t>(entries);
   if (entries > 0) {
-    const uint64_t room = hw->has_receives ? kRoomForReceives * wanted : wanted;
-    if (room > UINT32_MAX / 2) return -FI_ENOMEM;
-    if (room > hw->entries) {
-      const int error = Resize(hw, std::bit_ceil(static_cast<uint32_t>(room)));
-      if (error != 0) return error;
-    }
+    const uint64_t room = RingEntriesFor(wanted, hw->has_receives);
+    const int error = room > hw->entries ? Enlarge(hw, room) : 0;
+    if (error != 0) return error;
     if (hw->cq != nullptr && !MakeRoom(hw->cq, wanted)) return -FI_ENOMEM;
   }
   hw->reserved_entries = wanted;

@@ -45,6 +45,19 @@ struct HwCq {
   std::atomic<uint32_t> unaware{0};  // members not told of the daemon's end
 };
 
+// At most so many CQEs are handed out in one call, so that who reads one completion does not wait
+// for all. The NIC learns of all at once: until then they take room that others may need, since
+// operations of theirs can be posted again.
+inline constexpr uint32_t kCqeBatch = 256;
+
+// Entries of a ring for so many that are reserved. With receives that some messages take none of,
+// what has room of its own needs a quarter; another is for what is on its way when the NIC finds
+// the CQ half full, and for a batch.
+constexpr uint64_t RingEntriesFor(uint64_t reserved, bool has_receives) {
+  if (!has_receives) return reserved + kCqeBatch;
+  return 4 * (reserved > kCqeBatch ? reserved : kCqeBatch);
+}
+
 // `with_channel`: it can be armed, and its fd waited for.
 // Errors: -FI_ENOMEM; -FI_EMFILE; -FI_EIO: the daemon is gone; -FI_EINVAL: more than a CQ can have.
 int OpenHwCq(Domain* domain, uint32_t entries, bool with_channel, HwCq** out);
@@ -52,7 +65,8 @@ void CloseHwCq(HwCq* hw);
 // Room for `entries` more (a queue that completes here is made), or less (negative).
 // -FI_ENOMEM: more than a CQ of the NIC can have.
 int Reserve(HwCq* hw, int64_t entries);
-// Likewise for receives.
+// Likewise for receives of an endpoint that has completions without one: messages of one receive,
+// data that come with WRITEs.
 int ReserveForReceives(HwCq* hw, int64_t entries);
 // Endpoints whose queues complete here: Progress calls `progress` of those that have one, and
 // `on_death` of each when the daemon is gone. An endpoint may join twice, and then leaves twice.

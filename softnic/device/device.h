@@ -32,7 +32,7 @@ struct DeviceLimits {
   uint32_t max_sge_rd = shm::kMaxSge;
   uint32_t max_inline_bytes = 512;
   uint32_t max_cq = 65'536;
-  uint32_t max_cqe = 1u << 20;
+  uint32_t max_cqe = 1u << 22;  // as of mlx5
   uint32_t max_mr = 524'288;
   uint32_t max_mw = 524'288;
   uint32_t max_pd = 65'536;
