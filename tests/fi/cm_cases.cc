@@ -230,18 +230,9 @@ FI_CASE("cm.listen_backlog", kMsg) {
 
 // --- event queues ------------------------------------------------------------------------------
 
-Fid<fid_eq> Writable(Ground& ground, fi_wait_obj wait) {
-  fi_eq_attr attr = {};
-  attr.wait_obj = wait;
-  attr.flags = FI_WRITE;
-  Fid<fid_eq> eq;
-  Need(fi_eq_open(ground.fabric, &attr, eq.Out(), nullptr), "fi_eq_open");
-  return eq;
-}
-
 FI_CASE("eq.write_and_read", kOnce) {
   Ground ground;
-  const Fid<fid_eq> eq = Writable(ground, FI_WAIT_UNSPEC);
+  const Fid<fid_eq> eq = OpenEq(ground.fabric, FI_WAIT_UNSPEC, FI_WRITE);
   fi_eq_entry out = {ground.domain.Base(), &out, 42}, in = {};
   Expect(fi_eq_write(eq, FI_NOTIFY, &out, sizeof(out), 0) == sizeof(out), "fi_eq_write");
   uint32_t event = 99;
@@ -256,7 +247,7 @@ FI_CASE("eq.write_and_read", kOnce) {
 
 FI_CASE("eq.too_small_buffer", kOnce) {
   Ground ground;
-  const Fid<fid_eq> eq = Writable(ground, FI_WAIT_UNSPEC);
+  const Fid<fid_eq> eq = OpenEq(ground.fabric, FI_WAIT_UNSPEC, FI_WRITE);
   fi_eq_entry out = {};
   Expect(fi_eq_write(eq, FI_NOTIFY, &out, sizeof(out), 0) == sizeof(out), "fi_eq_write");
   uint32_t event = 0;
@@ -276,7 +267,7 @@ FI_CASE("eq.sread_timeout", kOnce) {
 
 FI_CASE("eq.sread_wakes", kOnce) {
   Ground ground;
-  const Fid<fid_eq> eq = Writable(ground, FI_WAIT_UNSPEC);
+  const Fid<fid_eq> eq = OpenEq(ground.fabric, FI_WAIT_UNSPEC, FI_WRITE);
   fi_eq_entry out = {}, in = {};
   uint32_t event = 0;
   std::thread writer([&] { fi_eq_write(eq, FI_NOTIFY, &out, sizeof(out), 0); });
@@ -287,7 +278,7 @@ FI_CASE("eq.sread_wakes", kOnce) {
 
 FI_CASE("eq.wait_fd", kOnce) {
   Ground ground;
-  const Fid<fid_eq> eq = Writable(ground, FI_WAIT_FD);
+  const Fid<fid_eq> eq = OpenEq(ground.fabric, FI_WAIT_FD, FI_WRITE);
   int fd = -1;
   Need(fi_control(eq.Base(), FI_GETWAIT, &fd), "FI_GETWAIT");
   pollfd readable = {fd, POLLIN, 0};

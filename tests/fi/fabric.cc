@@ -91,10 +91,11 @@ void Ground::Open(const Wish& wish) {
   Need(fi_domain(fabric, info.get(), domain.Out(), nullptr), "fi_domain");
 }
 
-Fid<fid_eq> OpenEq(fid_fabric* fabric, fi_wait_obj wait) {
+Fid<fid_eq> OpenEq(fid_fabric* fabric, fi_wait_obj wait, uint64_t flags) {
   Fid<fid_eq> eq;
   fi_eq_attr attr = {};
   attr.wait_obj = wait;
+  attr.flags = flags;
   Need(fi_eq_open(fabric, &attr, eq.Out(), nullptr), "fi_eq_open");
   return eq;
 }
@@ -200,16 +201,16 @@ void Peer::Bind() {
 
 void Peer::Enable() { Need(fi_enable(ep), "fi_enable"); }
 
-std::vector<uint8_t> Peer::Address() {
+std::vector<uint8_t> AddressOf(fid_ep* ep) {
   std::vector<uint8_t> address(512);
   size_t length = address.size();
-  Need(fi_getname(ep.Base(), address.data(), &length), "fi_getname");
+  Need(fi_getname(&ep->fid, address.data(), &length), "fi_getname");
   address.resize(length);
   return address;
 }
 
-fi_addr_t Peer::Insert(Peer& another) {
-  const auto address = another.Address();
+fi_addr_t Peer::Insert(fid_ep* another) {
+  const auto address = AddressOf(another);
   fi_addr_t inserted = FI_ADDR_UNSPEC;
   Expect(fi_av_insert(av, address.data(), 1, &inserted, 0, nullptr) == 1,
          "fi_av_insert of a peer's address");

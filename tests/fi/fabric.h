@@ -114,7 +114,7 @@ struct Ground {
   void Open(const Wish& wish);
 };
 
-Fid<fid_eq> OpenEq(fid_fabric* fabric, fi_wait_obj wait = FI_WAIT_UNSPEC);
+Fid<fid_eq> OpenEq(fid_fabric* fabric, fi_wait_obj wait = FI_WAIT_UNSPEC, uint64_t flags = 0);
 Fid<fid_cq> OpenCq(fid_domain* domain, fi_cq_attr attr = {});
 Fid<fid_cntr> OpenCntr(fid_domain* domain, fi_wait_obj wait = FI_WAIT_NONE);
 Fid<fid_av> OpenAv(fid_domain* domain, fi_av_type type = FI_AV_UNSPEC);
@@ -157,6 +157,9 @@ struct Completion {
   int prov_errno = 0;
 };
 
+// What fi_getname says.
+std::vector<uint8_t> AddressOf(fid_ep* ep);
+
 // One end.
 class Peer : public Ground {
  public:
@@ -166,9 +169,10 @@ class Peer : public Ground {
   void OpenEndpoint();  // unbound
   void Bind();
   void Enable();
-  std::vector<uint8_t> Address();
+  std::vector<uint8_t> Address() { return AddressOf(ep); }
   // Another's address, put into the AV; what it is to this one.
-  fi_addr_t Insert(Peer& another);
+  fi_addr_t Insert(Peer& another) { return Insert(another.ep); }
+  fi_addr_t Insert(fid_ep* another);
 
   Wish wish;
   Fid<fid_av> av;

@@ -17,21 +17,6 @@
 namespace verbena::fi_test {
 namespace {
 
-std::vector<uint8_t> AddressOf(fid_ep* ep) {
-  std::vector<uint8_t> address(512);
-  size_t length = address.size();
-  Need(fi_getname(&ep->fid, address.data(), &length), "fi_getname");
-  address.resize(length);
-  return address;
-}
-
-// The number by which `who` sends to `whom`.
-fi_addr_t Introduce(Peer& who, fid_ep* whom) {
-  fi_addr_t number = FI_ADDR_NOTAVAIL;
-  Expect(fi_av_insert(who.av, AddressOf(whom).data(), 1, &number, 0, nullptr) == 1, "fi_av_insert");
-  return number;
-}
-
 struct Lone : Peer {
   explicit Lone(const Wish& wish) : Peer(wish) {
     OpenEndpoint();
@@ -52,7 +37,7 @@ ssize_t SendTo(Peer& from, fi_addr_t to, Memory& memory, uint64_t flags) {
 FI_CASE("msg.more_to_another_peer", kAddressed) {
   Pair pair;
   Lone third({});
-  const fi_addr_t to_third = Introduce(pair.a(), third.ep);
+  const fi_addr_t to_third = pair.a().Insert(third);
   Memory out(pair.a(), 64), in(pair.b(), 64), other(third, 64);
   out.Fill(1);
   // What is set up with the first message to a peer has been.
@@ -115,8 +100,8 @@ TwoAtOne::TwoAtOne(uint64_t caps) : wish{.caps = caps} {
     Need(fi_enable(ep), "fi_enable");
     eps.push_back(std::move(ep));
     senders.push_back(std::make_unique<Lone>(Wish{.caps = caps}));
-    senders[i]->other = Introduce(*senders[i], eps[i]);
-    numbers[i] = Introduce(*home, senders[i]->ep);
+    senders[i]->other = senders[i]->Insert(eps[i]);
+    numbers[i] = home->Insert(*senders[i]);
   }
 }
 

@@ -113,11 +113,7 @@ FI_CASE("sleepers.thresholds_of_a_cq", kAll, 30) {
 
 FI_CASE("sleepers.events_of_an_eq", kOnce, 30) {
   Ground ground(AnyThread());
-  Fid<fid_eq> eq;
-  fi_eq_attr attr = {};
-  attr.wait_obj = FI_WAIT_UNSPEC;
-  attr.flags = FI_WRITE;
-  Need(fi_eq_open(ground.fabric, &attr, eq.Out(), nullptr), "fi_eq_open");
+  Fid<fid_eq> eq = OpenEq(ground.fabric, FI_WAIT_UNSPEC, FI_WRITE);
   const fi_eq_entry entry = {};
   const auto read = [&] {
     fi_eq_entry read = {};
@@ -194,11 +190,7 @@ FI_CASE("sleepers.counter_of_an_endpoint_enabled_later", kAddressed, 30) {
   Need(fi_ep_bind(ep, counter.Base(), FI_SEND | FI_RECV), "fi_ep_bind counter");
   Sleeping waits([&] { return fi_cntr_wait(counter, 1, kSleepMs); });
   Need(fi_enable(ep), "fi_enable");
-  std::vector<uint8_t> address(512);
-  size_t length = address.size();
-  Need(fi_getname(ep.Base(), address.data(), &length), "fi_getname");
-  Expect(fi_av_insert(sender.av, address.data(), 1, &sender.other, 0, nullptr) == 1,
-         "fi_av_insert");
+  sender.other = sender.Insert(ep);
   Memory out(sender, 64), in(ground, 128);
   Need(fi_recv(ep, in.data(), in.size(), in.desc(), FI_ADDR_UNSPEC, ContextOf(1)), "fi_recv");
   Send(sender, out, 2);
