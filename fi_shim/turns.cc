@@ -1,14 +1,13 @@
 #include "fi_shim/turns.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+
+#include "core/client/waiting.h"
 
 // The version that glibc had before it moved the function: this library loads on older ones, too.
 __asm__(".symver pthread_testcancel, pthread_testcancel@GLIBC_2.2.5");
@@ -45,24 +44,16 @@ void Turns::Leave() {
 void Turns::Tell() {
   turn_.fetch_add(1);
   // seq_cst: who goes to sleep counts himself before the kernel compares the turn.
-  if (sleepers_.load() == 0) return;
-  const int saved_errno = errno;
-  syscall(SYS_futex, &turn_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-  errno = saved_errno;
+  if (sleepers_.load() != 0) client::FutexWakeAll(turn_);
 }
 
 bool Turns::AwaitNext(uint32_t turn, int timeout_ms) {
   pthread_testcancel();
   const int wait_ms = timeout_ms < 0 ? kLookMs : std::min(timeout_ms, kLookMs);
-  const timespec timeout = {wait_ms / 1000, wait_ms % 1000 * 1'000'000L};
-  const int saved_errno = errno;
   sleepers_.fetch_add(1);
-  const bool is_interrupted =
-      syscall(SYS_futex, &turn_, FUTEX_WAIT_PRIVATE, turn, &timeout, nullptr, 0) != 0 &&
-      errno == EINTR;
+  const bool is_quiet = client::FutexWait(turn_, turn, wait_ms, /*shared=*/false);
   sleepers_.fetch_sub(1);
-  errno = saved_errno;
-  return !is_interrupted;
+  return is_quiet;
 }
 
 }  // namespace verbena::fi

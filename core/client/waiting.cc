@@ -17,20 +17,29 @@ static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex is a p
 
 int64_t MonotonicMs() { return ReadMonotonicClock().ns / 1'000'000; }
 
-void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, int milliseconds,
-               bool shared) {
-  timespec timeout = {milliseconds / 1000, (milliseconds % 1000) * 1'000'000L};
-  int op = shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
+namespace {
+
+void Wake(std::atomic<uint32_t>& word, int count) {
   int saved = errno;  // callers return their errors; the host's errno is not theirs to change
-  syscall(SYS_futex, &word, op, expected, &timeout, nullptr, 0);
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
   errno = saved;
 }
 
-void FutexWakeOne(std::atomic<uint32_t>& word) {
+}  // namespace
+
+bool FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, int milliseconds,
+               bool shared) {
+  timespec timeout = {milliseconds / 1000, (milliseconds % 1000) * 1'000'000L};
+  int op = shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
   int saved = errno;
-  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  bool is_interrupted =
+      syscall(SYS_futex, &word, op, expected, &timeout, nullptr, 0) != 0 && errno == EINTR;
   errno = saved;
+  return !is_interrupted;
 }
+
+void FutexWakeOne(std::atomic<uint32_t>& word) { Wake(word, 1); }
+void FutexWakeAll(std::atomic<uint32_t>& word) { Wake(word, INT_MAX); }
 
 bool AwaitInput(int fd, int64_t deadline_ms) {
   for (;;) {

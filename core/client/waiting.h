@@ -11,9 +11,11 @@ inline constexpr int kLivenessIntervalMs = 100;  // how often a waiter asks whet
 int64_t MonotonicMs();
 
 // Waits until woken, `milliseconds` passed, a signal came, or `word` is not `expected`: the caller
-// looks again in each case. `shared`: the waker is another process.
-void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, int milliseconds, bool shared);
+// looks again in each case. False: a signal came. `shared`: the waker is another process.
+bool FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, int milliseconds, bool shared);
+// Those of this process.
 void FutexWakeOne(std::atomic<uint32_t>& word);
+void FutexWakeAll(std::atomic<uint32_t>& word);
 
 // Waits until `fd` has input or hangs up; signals do not end the wait. False at `deadline_ms`
 // (MonotonicMs) or if the fd is bad.
