@@ -309,10 +309,13 @@ int Watch(Cntr* cntr, HwCq* hw) {
     ++watched.times;
     return 0;
   }
-  if (state->waiter.HasFd() && hw->channel_fd >= 0) {
-    if (const int error = state->waiter.AddFd(hw->channel_fd); error != 0) return error;
-  }
   if (!state->watched.Push({hw, 1})) return -FI_ENOMEM;
+  if (state->waiter.HasFd() && hw->channel_fd >= 0) {
+    if (const int error = state->waiter.AddFd(hw->channel_fd); error != 0) {
+      state->watched.RemoveAt(state->watched.size() - 1);
+      return error;
+    }
+  }
   RingIfArmed(cntr);  // who sleeps already has not armed it
   return 0;
 }
