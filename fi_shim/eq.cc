@@ -21,8 +21,7 @@ struct Event {
   uint32_t type;
   void* data;
   size_t bytes;
-  bool is_own = true;      // not the program's (fi_eq_write)
-  bool is_peeked = false;  // the program may have answered what it tells of
+  fid_t request = nullptr;  // of a FI_CONNREQ, unless the program itself wrote it
 };
 struct ErrorEvent {
   fi_eq_err_entry entry;
@@ -91,10 +90,9 @@ ssize_t Take(Eq* eq, uint32_t* event, void* buf, size_t len, uint64_t flags) {
   if (event != nullptr) *event = first.type;
   if (bytes != 0) memcpy(buf, first.data, bytes);
   if ((flags & FI_PEEK) == 0) {
+    if (first.request != nullptr) ReleaseRequest(first.request, /*is_read=*/true);
     free(first.data);
     state->events.RemoveFirst();
-  } else {
-    state->events.First().is_peeked = true;
   }
   return static_cast<ssize_t>(bytes);
 }
@@ -176,7 +174,7 @@ ssize_t WriteByProgram(fid_eq* base, uint32_t event, const void* buf, size_t len
     Guard guard(eq->lock);
     if (eq->state->is_overrun) return -FI_EOVERRUN;
     void* copy = Copy(buf, len);
-    if (copy == nullptr || !eq->state->events.Push({event, copy, len, /*is_own=*/false})) {
+    if (copy == nullptr || !eq->state->events.Push({event, copy, len})) {
       free(copy);
       return -FI_ENOMEM;
     }
@@ -194,10 +192,9 @@ const char* ToString(fid_eq*, int provider, const void*, char* buf, size_t len) 
 
 void DropAll(Eq::State* state) {
   for (const Event& event : state->events) {
-    if (event.type == FI_CONNREQ && event.is_own) {
-      fi_info* info = static_cast<fi_eq_cm_entry*>(event.data)->info;
-      if (!event.is_peeked) ForgetRequest(info->handle);
-      FreeInfo(info);
+    if (event.request != nullptr) {
+      ReleaseRequest(event.request, /*is_read=*/false);
+      FreeInfo(static_cast<fi_eq_cm_entry*>(event.data)->info);
     }
     free(event.data);
   }
@@ -258,10 +255,12 @@ int TryWait(Eq* eq) {
 }
 
 void Post(Eq* eq, uint32_t event, const void* entry, size_t bytes) {
+  fid_t request = nullptr;
+  if (event == FI_CONNREQ) request = static_cast<const fi_eq_cm_entry*>(entry)->info->handle;
   {
     Guard guard(eq->lock);
     void* copy = Copy(entry, bytes);
-    if (copy == nullptr || !eq->state->events.Push({event, copy, bytes})) {
+    if (copy == nullptr || !eq->state->events.Push({event, copy, bytes, request})) {
       free(copy);
       eq->state->is_overrun = true;
     }

@@ -276,7 +276,7 @@ int OpenMsgEndpoint(Domain* domain, fi_info* info, fid_ep** out, void* context) 
   // The key that goes along may be the domain's.
   ep->cm_data_bytes = kRequestDataBytes - kCmTrailerBytes - AuthKeyOf(domain, info->ep_attr).bytes;
   ep->request = request;
-  if (request != nullptr) request->endpoints.fetch_add(1);
+  if (request != nullptr) HoldRequest(request);
   *out = &ep->fid;
   return 0;
 }

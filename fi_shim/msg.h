@@ -28,9 +28,8 @@ struct PassiveEndpoint {
   CmId id;
   int backlog = 0;
   bool is_listening = false;
-  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  // guards `requests`
-  ConnectionRequest* requests = nullptr;
-  List<InfoOfNic> infos;  // the mutex of its channel guards them
+  ConnectionRequest* requests = nullptr;  // one mutex guards all lists of requests
+  List<InfoOfNic> infos;                  // the mutex of its channel guards them
 };
 
 // What an active endpoint opened by its handle has from then on: the address that it has reserved.
@@ -49,15 +48,20 @@ struct ConnectionRequest {
   uint8_t auth_key[32] = {};
   size_t auth_key_bytes = 0;
   ConnectionRequest* next = nullptr;
-  std::atomic<uint32_t> endpoints{0};  // made of it
+  // What holds it; under the mutex of all requests.
+  uint32_t endpoints = 0;    // made of it
+  bool is_in_eq = true;      // its event has not been read
+  bool is_answered = false;  // or what was made of it is closed: the program needs it no more
 };
 // From its listener's list, for who accepts it. False: it is none that waits.
 bool TakeRequest(ConnectionRequest* request);
 void Reject(CmChannel* channel, shm::CmHandle id, const void* data, size_t bytes);
-// By an endpoint made of it, which refuses it if nobody has answered it.
+// By an endpoint made of it.
+void HoldRequest(ConnectionRequest* request);
+// The same, when it needs the request no more; which is refused if nobody has answered it.
 void DropRequest(ConnectionRequest* request);
-// Of one that nobody has read of.
-void ForgetRequest(fid_t handle);
+// By an EQ whose FI_CONNREQ of this handle has been read, or (`is_read` false) goes unread.
+void ReleaseRequest(fid_t handle, bool is_read);
 
 enum class ConnectionState : uint8_t { kNone, kConnecting, kAccepting, kConnected, kEnded };
 

@@ -21,7 +21,8 @@ using client::MutexGuard;
 
 PassiveEndpoint* ToPassive(fid* fid) { return reinterpret_cast<PassiveEndpoint*>(fid); }
 
-pthread_mutex_t g_requests_mutex = PTHREAD_MUTEX_INITIALIZER;  // guards all lists of requests
+// Guards all lists of requests, and what holds each.
+pthread_mutex_t g_requests_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 // --- requests
 // -------------------------------------------------------------------------------------
@@ -57,6 +58,17 @@ const fi_info* FindInfo(PassiveEndpoint* listener, uint32_t nic) {
   if (DescribeNic(nic, info) && listener->infos.Push({nic, info})) return info;
   FreeInfo(info);
   return nullptr;
+}
+
+// `change` takes away what held it.
+template <typename Change>
+void DeleteUnlessHeld(ConnectionRequest* request, Change change) {
+  {
+    MutexGuard guard(g_requests_mutex);
+    change();
+    if (request->endpoints != 0 || request->is_in_eq || !request->is_answered) return;
+  }
+  delete request;
 }
 
 // The listener's info, of the NIC that was asked, with who asks and whom.
@@ -201,10 +213,13 @@ int RejectRequest(fid_pep*, fid_t handle, const void* data, size_t bytes) {
   auto* request = reinterpret_cast<ConnectionRequest*>(handle);
   const bool has_waited = TakeRequest(request);
   if (has_waited) Reject(request->channel, request->id, data, bytes);
-  // An endpoint made of it, that failed before it was accepted, has still to be closed.
-  if (request->endpoints.load() != 0) return has_waited ? 0 : -FI_EINVAL;
-  delete request;
-  return 0;
+  bool is_of_endpoint;
+  DeleteUnlessHeld(request, [&] {
+    // An endpoint made of it, that failed before it was accepted, has still to be closed.
+    is_of_endpoint = request->endpoints != 0;
+    request->is_answered = !is_of_endpoint;
+  });
+  return has_waited || !is_of_endpoint ? 0 : -FI_EINVAL;
 }
 
 int Bind(fid* fid, struct fid* other, uint64_t flags) {
@@ -321,15 +336,22 @@ bool TakeRequest(ConnectionRequest* request) {
   return true;
 }
 
-void DropRequest(ConnectionRequest* request) {
-  if (TakeRequest(request)) Reject(request->channel, request->id, nullptr, 0);
-  if (request->endpoints.fetch_sub(1) == 1) delete request;
+void HoldRequest(ConnectionRequest* request) {
+  MutexGuard guard(g_requests_mutex);
+  ++request->endpoints;
 }
 
-void ForgetRequest(fid_t handle) {
+void DropRequest(ConnectionRequest* request) {
+  if (TakeRequest(request)) Reject(request->channel, request->id, nullptr, 0);
+  DeleteUnlessHeld(request, [&] { request->is_answered = --request->endpoints == 0; });
+}
+
+void ReleaseRequest(fid_t handle, bool is_read) {
   auto* request = reinterpret_cast<ConnectionRequest*>(handle);
-  request->endpoints.fetch_add(1);
-  DropRequest(request);
+  DeleteUnlessHeld(request, [&] {
+    request->is_in_eq = false;
+    if (!is_read) request->is_answered = true;
+  });
 }
 
 void Reject(CmChannel* channel, shm::CmHandle id, const void* data, size_t bytes) {
