@@ -3,6 +3,7 @@
 
 #include <new>
 
+#include "core/client/sync.h"
 #include "fi_shim/domain.h"
 #include "fi_shim/endpoint.h"
 #include "fi_shim/enums.h"
@@ -16,9 +17,23 @@
 namespace verbena::fi {
 namespace {
 
+pthread_mutex_t g_open_mutex = PTHREAD_MUTEX_INITIALIZER;
+Fabric* g_first_open = nullptr;
+
+// Its link in the list; of nullptr the last one. The mutex is held.
+Fabric** PlaceOf(const fid_fabric* base) {
+  Fabric** at = &g_first_open;
+  while (*at != nullptr && &(*at)->fid != base) at = &(*at)->next_open;
+  return at;
+}
+
 int Close(fid* base) {
   auto* fabric = reinterpret_cast<Fabric*>(base);
   if (fabric->users.load() != 0) return -FI_EBUSY;
+  {
+    client::MutexGuard guard(g_open_mutex);
+    *PlaceOf(&fabric->fid) = fabric->next_open;
+  }
   delete fabric;
   return 0;
 }
@@ -50,8 +65,22 @@ int OpenFabric(fi_fabric_attr* attr, fid_fabric** out, void* context) {
   fabric->api_version =
       attr->api_version != 0 ? attr->api_version : FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
   fabric->fid.api_version = fabric->api_version;
+  {
+    client::MutexGuard guard(g_open_mutex);
+    *PlaceOf(nullptr) = fabric;
+  }
   *out = &fabric->fid;
   return 0;
+}
+
+fid_fabric* FirstOpenFabric() {
+  client::MutexGuard guard(g_open_mutex);
+  return g_first_open == nullptr ? nullptr : &g_first_open->fid;
+}
+
+bool IsOpen(const fid_fabric* fabric) {
+  client::MutexGuard guard(g_open_mutex);
+  return *PlaceOf(fabric) != nullptr;
 }
 
 }  // namespace verbena::fi

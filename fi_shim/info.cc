@@ -136,6 +136,10 @@ bool Fill(const Question& question, const SockAddress& source, fi_info* info) {
   if (hints.domain_attr != nullptr && hints.domain_attr->domain != nullptr) {
     info->domain_attr->domain = hints.domain_attr->domain;
   }
+  info->fabric_attr->fabric = FirstOpenFabric();
+  if (hints.fabric_attr != nullptr && hints.fabric_attr->fabric != nullptr) {
+    info->fabric_attr->fabric = hints.fabric_attr->fabric;
+  }
   if (FI_VERSION_LT(question.version, FI_VERSION(1, 5))) return true;
   return (hints.ep_attr == nullptr ||
           CopyKey(hints.ep_attr->auth_key, hints.ep_attr->auth_key_size, &info->ep_attr->auth_key,
@@ -175,7 +179,9 @@ bool NamesNic(const Question& question, const char* name) {
 }
 bool NamesFabric(const Question& question) {
   const fi_fabric_attr* fabric = question.hints->fabric_attr;
-  return fabric == nullptr || fabric->name == nullptr || strcmp(fabric->name, kFabricName) == 0;
+  if (fabric == nullptr) return true;
+  if (fabric->fabric != nullptr && !IsOpen(fabric->fabric)) return false;
+  return fabric->name == nullptr || strcmp(fabric->name, kFabricName) == 0;
 }
 
 void AddNic(const Question& question, const shm::NicInfo& nic, Answer* answer) {

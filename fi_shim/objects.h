@@ -63,7 +63,11 @@ struct Fabric {
   fid_fabric fid;
   std::atomic<uint32_t> users{0};  // domains, EQs, wait sets, passive endpoints
   uint32_t api_version = 0;        // that the program asked for
+  Fabric* next_open = nullptr;     // all that are open, in order (fabric.cc)
 };
+// The first that is open. nullptr: none is.
+fid_fabric* FirstOpenFabric();
+bool IsOpen(const fid_fabric* fabric);
 
 // An address of an endpoint: a NIC's IP address, and a port of rdma_cm; of a DGRAM endpoint the
 // port is 0 and `qpn` names it.
