@@ -114,6 +114,11 @@ int TakeChannel(Eq* eq, CmChannel** out) {
   return 0;
 }
 
+void ShareChannel(CmChannel* channel) {
+  MutexGuard guard(g_mutex);
+  ++channel->users;
+}
+
 void GiveChannel(CmChannel* channel) {
   {
     MutexGuard guard(g_mutex);
@@ -183,12 +188,16 @@ int OpenCmId(CmId* id, CmChannel* channel, uint16_t port_space) {
   return 0;
 }
 
-int AdoptCmId(CmId* id, CmChannel* channel, shm::CmHandle handle) {
-  MutexGuard guard(channel->mutex);
+int MoveCmId(shm::CmHandle handle, CmChannel* channel) {
   shm::CmRequest request = NewCmRequest(shm::CmOp::kMigrateId, handle);
   request.migrate.channel = channel->handle;
   shm::CmReply reply;
-  if (int error = AskCm(channel, request, &reply); error != 0) return error;
+  return AskCm(channel, request, &reply);
+}
+
+int AdoptCmId(CmId* id, CmChannel* channel, shm::CmHandle handle) {
+  MutexGuard guard(channel->mutex);
+  if (int error = MoveCmId(handle, channel); error != 0) return error;
   id->channel = channel;
   id->handle = handle;
   Link(id);

@@ -61,6 +61,8 @@ struct CmChannel {
 // which calls AskChannel itself. Errors: -FI_ENOMEM; -FI_EMFILE; -FI_ENODEV: no daemon; -FI_EIO.
 int TakeChannel(Eq* eq, CmChannel** out);
 void GiveChannel(CmChannel* channel);
+// One that is taken already is to be given back once more.
+void ShareChannel(CmChannel* channel);
 // Whether the caller holds the mutex now; false: somebody does.
 bool TryLock(pthread_mutex_t& mutex);
 // Tells all events that wait.
@@ -73,6 +75,8 @@ int AskCm(CmChannel* channel, const shm::CmRequest& request, shm::CmReply* reply
 int AskCm(CmId* id, shm::CmOp op, uint32_t number = 0);
 // An identifier of RC; its callbacks are set already. -FI_ENOMEM and others.
 int OpenCmId(CmId* id, CmChannel* channel, uint16_t port_space);
+// To another channel, where its events come from then on.
+int MoveCmId(shm::CmHandle handle, CmChannel* channel);
 // One that came with a request, from its listener's channel to this one.
 int AdoptCmId(CmId* id, CmChannel* channel, shm::CmHandle handle);
 // Its events that wait are dropped, its connection ends. Afterwards nobody is in its callbacks.

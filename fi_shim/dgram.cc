@@ -299,6 +299,7 @@ int SetName(fid_t fid, void* address, size_t bytes) {
   if (address == nullptr || AddressBytes(address) == 0 || bytes < AddressBytes(address)) {
     return -FI_EINVAL;
   }
+  bytes = AddressBytes(address);
   return SetAddress(&ep->info->src_addr, &ep->info->src_addrlen, address, bytes) ? 0 : -FI_ENOMEM;
 }
 

@@ -77,6 +77,7 @@ void LetGoOfEq(Domain* domain) {
   if (domain->eq == nullptr) return;
   if (!domain->has_told_death) RemoveSource(domain->eq, domain->session->async_fd());
   if (domain->reports_mr_by_eq) StopReportingMrs(domain);
+  ForgetEvents(domain->eq, &domain->fid.fid);
   domain->eq->users.fetch_sub(1);
   domain->eq = nullptr;
 }

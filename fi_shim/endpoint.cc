@@ -13,60 +13,6 @@
 namespace verbena::fi {
 namespace {
 
-// Of endpoints that don't do these: the members of tables that programs call unasked.
-fi_ops_tagged g_no_tagged = {
-    .size = sizeof(fi_ops_tagged),
-    .recv = kUnsupported,
-    .recvv = kUnsupported,
-    .recvmsg = kUnsupported,
-    .send = kUnsupported,
-    .sendv = kUnsupported,
-    .sendmsg = kUnsupported,
-    .inject = kUnsupported,
-    .senddata = kUnsupported,
-    .injectdata = kUnsupported,
-};
-fi_ops_msg g_no_messages = {
-    .size = sizeof(fi_ops_msg),
-    .recv = kUnsupported,
-    .recvv = kUnsupported,
-    .recvmsg = kUnsupported,
-    .send = kUnsupported,
-    .sendv = kUnsupported,
-    .sendmsg = kUnsupported,
-    .inject = kUnsupported,
-    .senddata = kUnsupported,
-    .injectdata = kUnsupported,
-};
-fi_ops_rma g_no_rma = {
-    .size = sizeof(fi_ops_rma),
-    .read = kUnsupported,
-    .readv = kUnsupported,
-    .readmsg = kUnsupported,
-    .write = kUnsupported,
-    .writev = kUnsupported,
-    .writemsg = kUnsupported,
-    .inject = kUnsupported,
-    .writedata = kUnsupported,
-    .injectdata = kUnsupported,
-};
-fi_ops_atomic g_no_atomics = {
-    .size = sizeof(fi_ops_atomic),
-    .write = kUnsupported,
-    .writev = kUnsupported,
-    .writemsg = kUnsupported,
-    .inject = kUnsupported,
-    .readwrite = kUnsupported,
-    .readwritev = kUnsupported,
-    .readwritemsg = kUnsupported,
-    .compwrite = kUnsupported,
-    .compwritev = kUnsupported,
-    .compwritemsg = kUnsupported,
-    .writevalid = kUnsupported,
-    .readwritevalid = kUnsupported,
-    .compwritevalid = kUnsupported,
-};
-
 // --- bindings
 // -------------------------------------------------------------------------------------
 
@@ -108,6 +54,9 @@ int BindCntr(Endpoint* ep, Cntr* cntr, uint64_t flags) {
   for (const CounterPlace& place : kCounterPlaces) known |= place.flag;
   if ((flags & ~known) != 0) return -FI_EBADFLAGS;
   if (flags == 0 || cntr->domain != ep->domain) return -FI_EINVAL;
+  // What happens at the target counts where the endpoint was opened with it alone.
+  const bool is_of_target = (flags & (FI_REMOTE_READ | FI_REMOTE_WRITE)) != 0;
+  if (is_of_target && (ep->caps & FI_RMA_EVENT) == 0) return -FI_EINVAL;
   for (const CounterPlace& place : kCounterPlaces) {
     if ((flags & place.flag) != 0 && ep->*place.member != nullptr) return -FI_EINVAL;
   }
@@ -175,7 +124,6 @@ void Unbind(Endpoint* ep) {
   for (const CounterPlace& place : kCounterPlaces) {
     if (ep->*place.member != nullptr) (ep->*place.member)->users.fetch_sub(1);
   }
-  if (ep->eq != nullptr) ep->eq->users.fetch_sub(1);
   if (ep->av != nullptr) ep->av->users.fetch_sub(1);
   if (ep->receives != nullptr && ep->receives->is_shared) ep->receives->users.fetch_sub(1);
 }
@@ -227,7 +175,12 @@ int Close(fid* fid) {
   fi_info* info = ep->info;
   Domain* domain = ep->domain;
   TransmitContext* transmits = ep->transmits;
+  Eq* eq = ep->eq;
   ep->kind->destroy(ep);
+  if (eq != nullptr) {
+    ForgetEvents(eq, fid);
+    eq->users.fetch_sub(1);
+  }
   // Its pool has given back what it had of it.
   if (transmits != nullptr) transmits->users.fetch_sub(1);
   FreeInfo(info);
@@ -353,13 +306,23 @@ int OpenEndpoint(Domain* domain, const fi_info* info, const EndpointKind* kind, 
   made->fid.fid.context = context;
   made->fid.fid.ops = &g_fid_ops;
   made->fid.ops = &g_endpoint_ops;
-  made->fid.msg = has_messages ? &message_ops : &g_no_messages;
-  made->fid.rma = has_rma ? &rma_ops : &g_no_rma;
-  made->fid.tagged = &g_no_tagged;
-  made->fid.atomic = &g_no_atomics;
+  made->fid.msg = has_messages ? &message_ops : &no_messages;
+  made->fid.rma = has_rma ? &rma_ops : &no_rma;
+  made->fid.tagged = &no_tagged;
+  made->fid.atomic = &no_atomics;
   made->fid.collective = nullptr;
   domain->users.fetch_add(1);
   return 0;
+}
+
+void ReportDisabled(Endpoint* ep, const Failure& failure) {
+  if (ep->eq == nullptr) return;
+  fi_eq_err_entry entry = {};
+  entry.fid = &ep->fid.fid;
+  entry.context = ep->fid.fid.context;
+  entry.err = failure.error;
+  entry.prov_errno = failure.provider;
+  PostError(ep->eq, entry, nullptr, 0);
 }
 
 // --- queues

@@ -279,6 +279,12 @@ Endpoint* FindReceiver(ReceiveContext* receives, uint64_t receiver, const HwCq* 
 int AllocateGrhs(ReceiveContext* receives, size_t bytes);
 void FreeGrhs(ReceiveContext* receives);
 
+// no_operations.cc.
+extern fi_ops_tagged no_tagged;
+extern fi_ops_msg no_messages;
+extern fi_ops_rma no_rma;
+extern fi_ops_atomic no_atomics;
+
 // What domain.cc and fabric.cc make endpoints by (their fi_ops), for each kind one.
 int OpenMsgEndpoint(Domain* domain, fi_info* info, fid_ep** ep, void* context);
 int OpenDgramEndpoint(Domain* domain, fi_info* info, fid_ep** ep, void* context);
@@ -308,6 +314,9 @@ void Finish(Endpoint* ep, Operation* operation, const Completion& completion);
 void FinishWithError(Endpoint* ep, Operation* operation, const Failure& failure);
 // The FI errno and the words for a completion that failed; RNR gives FI_ENORX.
 Failure FailureOf(const Operation& operation, const shm::Cqe& cqe);
+
+// An error has disabled it, of which its EQ tells.  Spec: fi_endpoint(3), "critical error".
+void ReportDisabled(Endpoint* ep, const Failure& failure);
 
 // tclass.cc. The TOS byte of the packets that its traffic class asks for; 0: the network's default.
 uint8_t TypeOfService(const Endpoint* ep);

@@ -21,7 +21,8 @@ struct Event {
   uint32_t type;
   void* data;
   size_t bytes;
-  fid_t request = nullptr;  // of a FI_CONNREQ, unless the program itself wrote it
+  fid_t about = nullptr;    // nullptr: the program itself wrote it
+  fid_t request = nullptr;  // likewise, of a FI_CONNREQ
 };
 struct ErrorEvent {
   fi_eq_err_entry entry;
@@ -190,16 +191,31 @@ const char* ToString(fid_eq*, int provider, const void*, char* buf, size_t len) 
   return ErrorText(provider, nullptr, buf, len);
 }
 
-void DropAll(Eq::State* state) {
-  for (const Event& event : state->events) {
-    if (event.request != nullptr) {
-      ReleaseRequest(event.request, /*is_read=*/false);
-      FreeInfo(static_cast<fi_eq_cm_entry*>(event.data)->info);
-    }
-    free(event.data);
+void Drop(const Event& event) {
+  if (event.request != nullptr) {
+    ReleaseRequest(event.request, /*is_read=*/false);
+    FreeInfo(static_cast<fi_eq_cm_entry*>(event.data)->info);
   }
+  free(event.data);
+}
+
+void DropAll(Eq::State* state) {
+  for (const Event& event : state->events) Drop(event);
   for (const ErrorEvent& error : state->errors) free(error.data);
   free(state->err_data);
+}
+
+// Takes out the first event that tells of the object.
+bool TakeEventOf(Eq* eq, fid_t object, Event* out) {
+  Guard guard(eq->lock);
+  Queue<Event>& events = eq->state->events;
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (events.begin()[i].about != object) continue;
+    *out = events.begin()[i];
+    events.RemoveAt(i);
+    return true;
+  }
+  return false;
 }
 
 int Close(fid* base) {
@@ -255,12 +271,14 @@ int TryWait(Eq* eq) {
 }
 
 void Post(Eq* eq, uint32_t event, const void* entry, size_t bytes) {
+  // Each kind of entry begins with it.
+  const fid_t about = static_cast<const fi_eq_entry*>(entry)->fid;
   fid_t request = nullptr;
   if (event == FI_CONNREQ) request = static_cast<const fi_eq_cm_entry*>(entry)->info->handle;
   {
     Guard guard(eq->lock);
     void* copy = Copy(entry, bytes);
-    if (copy == nullptr || !eq->state->events.Push({event, copy, bytes, request})) {
+    if (copy == nullptr || !eq->state->events.Push({event, copy, bytes, about, request})) {
       free(copy);
       eq->state->is_overrun = true;
     }
@@ -278,6 +296,18 @@ void PostError(Eq* eq, const fi_eq_err_entry& entry, const void* err_data, size_
     }
   }
   eq->state->waiter.Ring();
+}
+
+void ForgetEvents(Eq* eq, fid_t object) {
+  Event event;
+  while (TakeEventOf(eq, object, &event)) Drop(event);
+  Guard guard(eq->lock);
+  Queue<ErrorEvent>& errors = eq->state->errors;
+  for (size_t i = errors.size(); i-- != 0;) {
+    if (errors.begin()[i].entry.fid != object) continue;
+    free(errors.begin()[i].data);
+    errors.RemoveAt(i);
+  }
 }
 
 int AddSource(Eq* eq, int fd, AskSource ask, void* source) {

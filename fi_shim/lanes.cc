@@ -455,7 +455,7 @@ void AwaitResolved(RdmEndpoint* ep, uint32_t number, int timeout_ms) {
 
 void OnLaneCompletion(RdmEndpoint* ep, Operation* operation, const shm::Cqe& cqe) {
   const auto status = static_cast<WcStatus>(cqe.status);
-  bool disables = false;
+  bool disables = false, is_news = false;
   shm::Cqe told = {};  // what FinishSend looks at
   told.status = cqe.status;
   told.vendor_err = cqe.vendor_err;
@@ -480,11 +480,13 @@ void OnLaneCompletion(RdmEndpoint* ep, Operation* operation, const shm::Cqe& cqe
       }
     } else if (status != WcStatus::kSuccess) {
       disables = IsResourceError(status);
+      is_news = disables && !ep->is_disabled;
       Drain(lane, IsOfThisAlone(status) && !disables && !ep->is_disabled);
       lane->is_sent_told = PeerGoesOn(*operation, status);
     }
   }
   if (disables) DisableLanes(ep);
+  if (is_news) ReportDisabled(ep, FailureOf(*operation, cqe));
   if (reason.error != 0) return FailFor(ep, operation, reason);
   FinishSend(ep, operation, told);
 }

@@ -71,6 +71,11 @@ class Queue {
     ++begin_;
     if (--count_ == 0) begin_ = 0;
   }
+  // The others keep their order. Precondition: index < size().
+  void RemoveAt(size_t index) {
+    T* item = begin() + index;
+    memmove(static_cast<void*>(item), item + 1, (--count_ - index) * sizeof(T));
+  }
 
   size_t size() const { return count_; }
   T* begin() { return items_ + begin_; }

@@ -37,6 +37,11 @@ TEST(Queue, IsLikeADeque) {
       queue.RemoveFirst();
       model.pop_front();
     }
+    if (!model.empty() && step % 7 == 0) {
+      const size_t at = random % model.size();
+      queue.RemoveAt(at);
+      model.erase(model.begin() + static_cast<std::ptrdiff_t>(at));
+    }
     ASSERT_EQ(queue.size(), model.size());
     if (step % 512 == 0) {
       ASSERT_TRUE(std::equal(queue.begin(), queue.end(), model.begin(), model.end()));

@@ -69,6 +69,7 @@ void ForgetPending(Mr* mr) {
   PendingMrs* pending = mr->domain->pending_mrs;
   if (pending == nullptr) return;
   client::MutexGuard guard(pending->mutex);
+  ForgetEvents(pending->eq, &mr->fid.fid);
   if (!mr->state->is_pending) return;
   Mr** link = &pending->first;
   while (*link != mr) link = &(*link)->state->next_pending;

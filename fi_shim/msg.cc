@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "core/client/sync.h"
 #include "core/shm/rdm.h"
@@ -134,14 +135,20 @@ void EndAfterFailure(MsgEndpoint* ep, const shm::Cqe& cqe) {
   if (status != WcStatus::kSuccess && status != WcStatus::kWrFlushErr) EndFromCompletion(ep);
 }
 
+// Whether it was before.
+bool Disable(MsgEndpoint* ep) {
+  Guard guard(ep->lock);
+  ep->is_enabled = false;
+  return std::exchange(ep->is_disabled, true);
+}
+
 // Without resource management a message that finds no receive buffer disables the endpoint.
 void OnSend(Endpoint* base, Operation* operation, const shm::Cqe& cqe) {
   MsgEndpoint* ep = ToMsg(base);
   const bool is_connected = ep->state.load() == ConnectionState::kConnected;
   if (cqe.status == static_cast<uint8_t>(WcStatus::kRnrRetryExcErr) && is_connected) {
-    Guard guard(ep->lock);
-    ep->is_disabled = true;
-    ep->is_enabled = false;
+    const bool was_disabled = Disable(ep);
+    if (!was_disabled) ReportDisabled(ep, FailureOf(*operation, cqe));
   } else {
     EndAfterFailure(ep, cqe);
   }

@@ -40,15 +40,18 @@ int AcquireAddress(PassiveEndpoint* pep, fi_info* info);
 // endpoints that were made of it have let it go.
 struct ConnectionRequest {
   struct fid fid;
-  PassiveEndpoint* listener = nullptr;  // nullptr: closed meanwhile
-  CmChannel* channel = nullptr;         // the listener's
+  PassiveEndpoint* listener = nullptr;  // nullptr: closed, or this is answered
+  CmChannel* channel = nullptr;         // the listener's, or its own when that is closed
   shm::CmHandle id = 0;
   uint32_t nic = 0;  // that it came to
   uint8_t responder_resources = 0, initiator_depth = 0;
   uint8_t auth_key[32] = {};
   size_t auth_key_bytes = 0;
   ConnectionRequest* next = nullptr;
-  // What holds it; under the mutex of all requests.
+  // Under the mutex of all requests.
+  bool is_waiting = true;     // for an answer
+  bool owns_channel = false;  // a share of it
+  // What holds it.
   uint32_t endpoints = 0;    // made of it
   bool is_in_eq = true;      // its event has not been read
   bool is_answered = false;  // or what was made of it is closed: the program needs it no more

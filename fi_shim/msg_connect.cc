@@ -207,8 +207,9 @@ int Prepare(MsgEndpoint* ep) {
 int FillParam(const MsgEndpoint& ep, const void* data, size_t bytes, size_t room,
               shm::CmConnParam* param) {
   const AuthKey key = AuthKeyOf(ep.domain, ep.info->ep_attr);
-  const CmData from = {static_cast<const uint8_t*>(data), bytes, key.key, key.bytes};
   if (bytes != 0 && data == nullptr) return -FI_EINVAL;
+  bytes = std::min(bytes, room - kCmTrailerBytes - key.bytes);  // cut off: fi_cm(3), Notes
+  const CmData from = {static_cast<const uint8_t*>(data), bytes, key.key, key.bytes};
   if (!EncodeCmData(from, room, param->private_data)) return -FI_EINVAL;
   param->private_data_len = static_cast<uint8_t>(room);
   param->responder_resources = ep.max_rd_atomic;
@@ -330,7 +331,10 @@ int GetName(fid_t fid, void* out, size_t* bytes) {
 int SetName(fid_t fid, void* address, size_t bytes) {
   auto* ep = static_cast<MsgEndpoint*>(ToEndpoint(fid));
   if (ep->state.load() != ConnectionState::kNone) return -FI_EOPBADSTATE;
-  if (address == nullptr || bytes < AddressBytes(address)) return -FI_EINVAL;
+  if (address == nullptr || AddressBytes(address) == 0 || bytes < AddressBytes(address)) {
+    return -FI_EINVAL;
+  }
+  bytes = AddressBytes(address);
   return SetAddress(&ep->info->src_addr, &ep->info->src_addrlen, address, bytes) ? 0 : -FI_ENOMEM;
 }
 

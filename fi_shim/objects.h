@@ -222,6 +222,9 @@ struct Eq {
 // Copies `bytes` of an entry (fi_eq_entry, fi_eq_cm_entry with its data).
 void Post(Eq* eq, uint32_t event, const void* entry, size_t bytes);
 void PostError(Eq* eq, const fi_eq_err_entry& entry, const void* err_data, size_t bytes);
+// Of an object that is about to be closed, and of which nobody tells any more: a program could not
+// do anything with what it is told, and another object may have the address by then.
+void ForgetEvents(Eq* eq, fid_t object);
 // A source of CM events that reading the EQ has to ask first, and its fd for who waits.
 // Forget waits until nobody is in `ask` any more.
 using AskSource = void (*)(void* source);

@@ -1,7 +1,11 @@
 // Passive endpoints: they listen, and hand out requests for connections.
+#include <stdlib.h>
+
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/client/cm_address.h"
@@ -68,6 +72,7 @@ void DeleteUnlessHeld(ConnectionRequest* request, Change change) {
     change();
     if (request->endpoints != 0 || request->is_in_eq || !request->is_answered) return;
   }
+  if (request->owns_channel) GiveChannel(request->channel);
   delete request;
 }
 
@@ -202,14 +207,28 @@ int SetName(fid_t fid, void* address, size_t bytes) {
   if (address == nullptr || AddressBytes(address) == 0 || bytes < AddressBytes(address)) {
     return -FI_EINVAL;
   }
-  return SetAddress(&pep->info->src_addr, &pep->info->src_addrlen, address, bytes) ? 0 : -FI_ENOMEM;
+  fi_info* info = pep->info;
+  void* before = std::exchange(info->src_addr, nullptr);
+  const size_t before_bytes = info->src_addrlen;
+  int error = -FI_ENOMEM;
+  if (SetAddress(&info->src_addr, &info->src_addrlen, address, AddressBytes(address))) {
+    // Without an EQ it is bound, and found out to be in use or nobody's, when it listens.
+    error = pep->eq == nullptr ? 0 : EnsureBound(pep);
+  }
+  if (error == 0) {
+    free(before);
+    return 0;
+  }
+  free(info->src_addr);
+  info->src_addr = before;
+  info->src_addrlen = before_bytes;
+  return error;
 }
 
 int RejectRequest(fid_pep*, fid_t handle, const void* data, size_t bytes) {
   if (handle == nullptr || handle->fclass != FI_CLASS_CONNREQ) return -FI_EINVAL;
-  if (bytes > kRejectDataBytes - kCmTrailerBytes || (bytes != 0 && data == nullptr)) {
-    return -FI_EINVAL;
-  }
+  if (bytes != 0 && data == nullptr) return -FI_EINVAL;
+  bytes = std::min(bytes, kRejectDataBytes - kCmTrailerBytes);  // cut off: fi_cm(3), Notes
   auto* request = reinterpret_cast<ConnectionRequest*>(handle);
   const bool has_waited = TakeRequest(request);
   if (has_waited) Reject(request->channel, request->id, data, bytes);
@@ -241,21 +260,36 @@ int Control(fid* fid, int command, void* arg) {
   return 0;
 }
 
+// Of a listener that is closed: what the program has read of may still be answered. What it can't
+// be, for want of a descriptor, is refused.
+void LeaveRequests(PassiveEndpoint* pep) {
+  if (pep->requests == nullptr) return;
+  CmChannel* channel = nullptr;
+  if (TakeChannel(nullptr, &channel) != 0) channel = nullptr;
+  {
+    MutexGuard guard(g_requests_mutex);
+    while (pep->requests != nullptr) {
+      ConnectionRequest* request = pep->requests;
+      pep->requests = request->next;
+      request->listener = nullptr;
+      if (channel != nullptr && MoveCmId(request->id, channel) == 0) {
+        request->channel = channel;
+        request->owns_channel = true;
+        ShareChannel(channel);
+      } else {
+        request->is_waiting = false;
+        Reject(request->channel, request->id, nullptr, 0);
+      }
+    }
+  }
+  if (channel != nullptr) GiveChannel(channel);
+}
+
 int Close(fid* fid) {
   PassiveEndpoint* pep = ToPassive(fid);
   CloseCmId(&pep->id);
-  // Nobody will accept what waits. Its handles stay the program's.
-  for (;;) {
-    ConnectionRequest* request;
-    {
-      MutexGuard guard(g_requests_mutex);
-      request = pep->requests;
-      if (request == nullptr) break;
-      pep->requests = request->next;
-      request->listener = nullptr;
-    }
-    Reject(request->channel, request->id, nullptr, 0);
-  }
+  if (pep->eq != nullptr) ForgetEvents(pep->eq, fid);
+  LeaveRequests(pep);
   if (pep->channel != nullptr) GiveChannel(pep->channel);
   if (pep->eq != nullptr) pep->eq->users.fetch_sub(1);
   pep->fabric->users.fetch_sub(1);
@@ -327,13 +361,18 @@ int AcquireAddress(PassiveEndpoint* pep, fi_info* info) {
 
 bool TakeRequest(ConnectionRequest* request) {
   MutexGuard guard(g_requests_mutex);
-  if (request->listener == nullptr) return false;
+  if (!std::exchange(request->is_waiting, false)) return false;
+  if (request->listener == nullptr) return true;
   ConnectionRequest** link = &request->listener->requests;
-  while (*link != nullptr && *link != request) link = &(*link)->next;
-  if (*link == nullptr) return false;
+  while (*link != request) link = &(*link)->next;
   *link = request->next;
   request->listener = nullptr;
   return true;
+}
+
+bool HasEndpoints(const ConnectionRequest* request) {
+  MutexGuard guard(g_requests_mutex);
+  return request->endpoints != 0;
 }
 
 void HoldRequest(ConnectionRequest* request) {
@@ -348,6 +387,9 @@ void DropRequest(ConnectionRequest* request) {
 
 void ReleaseRequest(fid_t handle, bool is_read) {
   auto* request = reinterpret_cast<ConnectionRequest*>(handle);
+  if (!is_read && !HasEndpoints(request) && TakeRequest(request)) {
+    Reject(request->channel, request->id, nullptr, 0);
+  }
   DeleteUnlessHeld(request, [&] {
     request->is_in_eq = false;
     if (!is_read) request->is_answered = true;

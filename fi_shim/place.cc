@@ -5,6 +5,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "core/base/types.h"
 #include "fi_shim/address.h"
 #include "fi_shim/cm_calls.h"
@@ -36,13 +38,14 @@ int WantedAddress(RdmEndpoint* ep, SockAddress* out) {
   memcpy(out, ep->info->src_addr,
          ep->info->src_addrlen < sizeof(*out) ? ep->info->src_addrlen : sizeof(*out));
   // A peer has to be told of one address: that of the NIC, with the port that was asked for.
-  if (out->sa.sa_family == AF_INET && IsAny(*out)) {
+  if (!IsAny(*out)) return 0;
+  if (out->sa.sa_family == AF_INET) {
     const uint16_t port = PortOf(*out);
     const int error = OwnAddress(ep->domain, out);
     SetPort(out, port);
     return error;
   }
-  return 0;
+  return -FI_EADDRNOTAVAIL;
 }
 
 int OpenChannel(RdmEndpoint* ep) {
@@ -114,6 +117,25 @@ int BindAddress(RdmEndpoint* ep) {
   ep->place_id = id;
   ep->has_address = true;
   return 0;
+}
+
+int Rebind(RdmEndpoint* ep) {
+  if (!ep->has_address) return BindAddress(ep);
+  SockAddress wanted;
+  if (const int error = WantedAddress(ep, &wanted); error != 0) return error;
+  if (IsSame(wanted, ep->address)) return 0;
+  const shm::CmHandle before_id = std::exchange(ep->place_id, 0);
+  const SockAddress before = ep->address;
+  ep->has_address = false;
+  const int error = BindAddress(ep);
+  if (error == 0) {
+    AskCm(ep->cm, shm::CmOp::kDestroyId, before_id);
+  } else {
+    ep->place_id = before_id;
+    ep->address = before;
+    ep->has_address = true;
+  }
+  return error;
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <new>
+#include <utility>
 
 #include "core/client/no_cancel.h"
 #include "fi_shim/cm_calls.h"
@@ -193,11 +194,15 @@ int SetName(fid_t fid, void* address, size_t bytes) {
   void* copy = malloc(bytes);
   if (copy == nullptr) return -FI_ENOMEM;
   memcpy(copy, address, bytes);
-  UnmakePlace(ep);
-  free(ep->info->src_addr);
-  ep->info->src_addr = copy;
-  ep->info->src_addrlen = bytes;
-  return BindAddress(ep);
+  void* before = std::exchange(ep->info->src_addr, copy);
+  const size_t before_bytes = std::exchange(ep->info->src_addrlen, bytes);
+  const int error = Rebind(ep);
+  if (error != 0) {
+    std::swap(before, ep->info->src_addr);
+    ep->info->src_addrlen = before_bytes;
+  }
+  free(before);
+  return error;
 }
 
 // Its port is reserved when it is first asked for, if not enabled before.

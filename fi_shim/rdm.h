@@ -110,6 +110,8 @@ inline RdmEndpoint* ToRdm(Endpoint* ep) { return static_cast<RdmEndpoint*>(ep); 
 // place.cc. Reserves the address and port that `address` asks for, or any.
 // Errors: -FI_EADDRINUSE; -FI_EADDRNOTAVAIL; -FI_ENOMEM; -FI_EMFILE; -FI_EIO; -FI_ENODEV.
 int BindAddress(RdmEndpoint* ep);
+// The same, of one that may have another address already; which it keeps where this fails.
+int Rebind(RdmEndpoint* ep);
 int MakePlace(RdmEndpoint* ep);
 void UnmakePlace(RdmEndpoint* ep);
 // What lanes of the endpoint, and those to it, have to bring.
