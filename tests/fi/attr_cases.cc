@@ -138,9 +138,7 @@ FI_CASE("caps.shared_av", kAddressed) {
 }
 FI_CASE("caps.one_endpoint_to_itself", kAddressed) {
   Peer peer({});
-  peer.OpenEndpoint();
-  peer.Bind();
-  peer.Enable();
+  peer.Start();
   const auto own = peer.Address();
   Expect(fi_av_insert(peer.av, own.data(), 1, &peer.other, 0, nullptr) == 1, "fi_av_insert");
   Memory out(peer, 64), in(peer, 64);
@@ -225,9 +223,7 @@ void OtherKeyDoesNot(bool of_domain) {
   }
   const Listener listener(two);
   Peer peer(one);
-  peer.OpenEndpoint();
-  peer.Bind();
-  peer.Enable();
+  peer.Start();
   if (fi_connect(peer.ep, listener.address.data(), nullptr, 0) != 0) return;
   const Event request = NextEvent(*listener.eq, 1500);
   if (request.info == nullptr) return;
@@ -253,9 +249,7 @@ FI_CASE("auth.domain_key_leaves_cm_data", kMsg) {
   free(peer.info->ep_attr->auth_key);  // the domain's is for endpoints that have none
   peer.info->ep_attr->auth_key = nullptr;
   peer.info->ep_attr->auth_key_size = 0;
-  peer.OpenEndpoint();
-  peer.Bind();
-  peer.Enable();
+  peer.Start();
   size_t size = 0, length = sizeof(size);
   Need(fi_getopt(peer.ep.Base(), FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &size, &length),
        "FI_OPT_CM_DATA_SIZE");

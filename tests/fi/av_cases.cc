@@ -28,11 +28,7 @@ struct Addresses {
 };
 
 struct Single {
-  explicit Single(const Wish& wish = {}) : peer(wish) {
-    peer.OpenEndpoint();
-    peer.Bind();
-    peer.Enable();
-  }
+  explicit Single(const Wish& wish = {}) : peer(wish) { peer.Start(); }
   Peer peer;
 };
 
@@ -317,9 +313,7 @@ void Shared(fi_av_type type) {
   attr.flags = FI_READ;
   reader.av.Close();
   Need(fi_av_open(reader.domain, &attr, reader.av.Out(), nullptr), "fi_av_open with FI_READ");
-  reader.OpenEndpoint();
-  reader.Bind();
-  reader.Enable();
+  reader.Start();
   const auto own = reader.Address();
   fi_addr_t ignored = 0;
   Expect(fi_av_insert(reader.av, own.data(), 1, &ignored, 0, nullptr) < 1,
@@ -356,9 +350,7 @@ struct SharedReader {
     attr.flags = FI_READ;
     peer.av.Close();
     Need(fi_av_open(peer.domain, &attr, peer.av.Out(), nullptr), "fi_av_open with FI_READ");
-    peer.OpenEndpoint();
-    peer.Bind();
-    peer.Enable();
+    peer.Start();
   }
   Peer peer;
 };

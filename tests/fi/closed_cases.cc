@@ -32,10 +32,8 @@ sockaddr_in Nobodys() {
   return address;
 }
 
-bool HasIpv4(const fi_info* info) { return info->src_addrlen == sizeof(sockaddr_in); }
-
 void NeedIpv4() {
-  if (!HasIpv4(GetInfo({}).get())) DoesNotApply("no IPv4 addresses");
+  if (GetInfo({})->src_addrlen != sizeof(sockaddr_in)) DoesNotApply("no IPv4 addresses");
 }
 
 // --- events ------------------------------------------------------------------------------------
@@ -52,9 +50,7 @@ FI_CASE("eq.forgets_a_closed_endpoint", kMsg) {
 FI_CASE("eq.forgets_a_closed_listener", kMsg) {
   Listener listener;
   Peer caller({});
-  caller.OpenEndpoint();
-  caller.Bind();
-  caller.Enable();
+  caller.Start();
   Need(fi_connect(caller.ep, listener.address.data(), nullptr, 0), "fi_connect");
   AwaitUnread(*listener.eq, FI_CONNREQ);
   Need(listener.pep.Close(), "fi_close");
@@ -100,35 +96,13 @@ FI_CASE("domain.mr_complete_of_no_closed_region", kAll) {
   ExpectNoEvent(eq, "one event too many");
 }
 
-// fi_endpoint(3): critical errors are told by the event queue of the endpoint.
-FI_CASE("rm.disabled.error_is_told_by_the_eq", kReliable) {
-  Wish wish;
-  wish.hints = [](fi_info* hints) { hints->domain_attr->resource_mgmt = FI_RM_DISABLED; };
-  if (GetInfo(wish)->domain_attr->resource_mgmt != FI_RM_DISABLED) {
-    Refuse("resource management can't be disabled");
-  }
-  wish.unenabled = [](Peer& peer) {
-    if (!IsConnected()) Need(fi_ep_bind(peer.ep, peer.eq->Base(), 0), "fi_ep_bind EQ");
-  };
-  Pair pair(wish);
-  Memory out(pair.a(), 64);
-  Send(pair.a(), out, 1);
-  AwaitError(pair.a().tx_cq, "a send to who has no receive");
-  const Event told = NextEvent(*pair.a().eq);
-  Expect(told.error == FI_ENORX, "the EQ tells of %s", NameOf(-told.error).c_str());
-  Expect(told.fid == pair.a().ep.Base(), "of another object");
-  ExpectNoEvent(*pair.a().eq, "told twice");
-}
-
 // --- requests for connections ------------------------------------------------------------------
 
 FI_CASE("cm.request_outlives_its_listener", kMsg) {
   Listener listener;
   Peer callers[] = {Peer({}), Peer({})};
   for (Peer& caller : callers) {
-    caller.OpenEndpoint();
-    caller.Bind();
-    caller.Enable();
+    caller.Start();
     Need(fi_connect(caller.ep, listener.address.data(), nullptr, 0), "fi_connect");
   }
   Info requests[2];
@@ -139,9 +113,7 @@ FI_CASE("cm.request_outlives_its_listener", kMsg) {
   for (Info& request : requests) {
     Peer server({});
     server.request = std::move(request);
-    server.OpenEndpoint();
-    server.Bind();
-    server.Enable();
+    server.Start();
     Need(fi_accept(server.ep, nullptr, 0), "fi_accept");
     AwaitEvent(*server.eq, FI_CONNECTED, "the passive side's");
     Need(fi_shutdown(server.ep, 0), "fi_shutdown");
@@ -163,9 +135,7 @@ FI_CASE("cm.data_too_long_is_cut_off", kMsg) {
   const Listener listener;
   for (const bool accepts : {true, false}) {
     Peer caller({});
-    caller.OpenEndpoint();
-    caller.Bind();
-    caller.Enable();
+    caller.Start();
     Need(fi_connect(caller.ep, listener.address.data(), data.data(), data.size()), "fi_connect");
     Event asked = AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's");
     Info request(asked.info);
@@ -177,9 +147,7 @@ FI_CASE("cm.data_too_long_is_cut_off", kMsg) {
     }
     Peer server({});
     server.request = std::move(request);
-    server.OpenEndpoint();
-    server.Bind();
-    server.Enable();
+    server.Start();
     Need(fi_accept(server.ep, data.data(), data.size()), "fi_accept");
     is_part_of_it(AwaitEvent(*caller.eq, FI_CONNECTED, "the active side's").data,
                   "fi_accept's data");

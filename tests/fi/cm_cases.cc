@@ -13,11 +13,7 @@ namespace {
 
 // An active endpoint, enabled, and what it wants to tell.
 struct Caller {
-  explicit Caller(const Wish& wish = {}) : peer(wish) {
-    peer.OpenEndpoint();
-    peer.Bind();
-    peer.Enable();
-  }
+  explicit Caller(const Wish& wish = {}) : peer(wish) { peer.Start(); }
   Peer peer;
 };
 
@@ -37,9 +33,7 @@ FI_CASE("cm.data_both_ways", kMsg) {
   Expect(request.fid == listener.pep.Base() && request.info->handle != nullptr,
          "the request's fid or handle");
   server.request.reset(request.info);
-  server.OpenEndpoint();
-  server.Bind();
-  server.Enable();
+  server.Start();
   Need(fi_accept(server.ep, "general", 7), "fi_accept");
   const Event connected = AwaitEvent(*caller.peer.eq, FI_CONNECTED, "the active side's");
   Expect(Equals(connected.data, "general"), "FI_CONNECTED carries %zu B of other data",
@@ -186,9 +180,7 @@ FI_CASE("cm.many_from_one_listener", kMsg) {
     const Event request = AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's");
     auto server = std::make_unique<Peer>(Wish{});
     server->request.reset(request.info);
-    server->OpenEndpoint();
-    server->Bind();
-    server->Enable();
+    server->Start();
     Need(fi_accept(server->ep, nullptr, 0), "fi_accept");
     servers.push_back(std::move(server));
   }
@@ -398,9 +390,7 @@ FI_CASE("ep.alias", kAll) {
 
 FI_CASE("ep.name", kAddressed) {
   Peer peer({});
-  peer.OpenEndpoint();
-  peer.Bind();
-  peer.Enable();
+  peer.Start();
   const auto address = peer.Address();
   Expect(!address.empty(), "no address");
   size_t length = 0;
@@ -494,9 +484,7 @@ Second::Second(Pair& pair, fid_stx* stx) {
   Need(fi_connect(ep, listener.address.data(), nullptr, 0), "fi_connect");
   server = std::make_unique<Peer>(Wish{});
   server->request.reset(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
-  server->OpenEndpoint();
-  server->Bind();
-  server->Enable();
+  server->Start();
   Need(fi_accept(server->ep, nullptr, 0), "fi_accept");
   AwaitEvent(*a.eq, FI_CONNECTED, "the active side's");
 }

@@ -123,9 +123,7 @@ FI_CASE("domain.bind_eq_endpoints_may_differ", kMsg) {
   Peer peer({});
   const Fid<fid_eq> of_domain = OpenEq(peer.fabric);
   Need(fi_domain_bind(peer.domain, of_domain.Base(), 0), "fi_domain_bind");
-  peer.OpenEndpoint();
-  peer.Bind();
-  peer.Enable();
+  peer.Start();
   Need(fi_connect(peer.ep, listener.address.data(), nullptr, 0), "fi_connect");
   const Event request = AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's");
   const Info asks(request.info);

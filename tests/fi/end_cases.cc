@@ -26,9 +26,7 @@ void ServeOne(int socket) {
   Peer server(wish);
   const Event request = AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's");
   server.request.reset(request.info);
-  server.OpenEndpoint();
-  server.Bind();
-  server.Enable();
+  server.Start();
   Need(fi_accept(server.ep, nullptr, 0), "fi_accept");
   AwaitEvent(*server.eq, FI_CONNECTED, "the passive side's");
   Tell(socket, 1);
@@ -40,9 +38,7 @@ struct Connected {
   explicit Connected(const Wish& wish = {}) : other(ServeOne), peer(wish) {
     std::vector<uint8_t> address(Hear<size_t>(other.socket()));
     Hear(other.socket(), address.data(), address.size());
-    peer.OpenEndpoint();
-    peer.Bind();
-    peer.Enable();
+    peer.Start();
     Need(fi_connect(peer.ep, address.data(), nullptr, 0), "fi_connect");
     AwaitEvent(*peer.eq, FI_CONNECTED, "the active side's");
     Hear<int>(other.socket());
@@ -177,9 +173,7 @@ FI_CASE("cm.close_after_a_failure", kMsg, 60) {
         Need(fi_connect(peer.ep, listener.address.data(), nullptr, 0), "fi_connect");
         other.request.reset(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
       }
-      end->OpenEndpoint();
-      end->Bind();
-      end->Enable();
+      end->Start();
     }
     Need(fi_accept(other.ep, nullptr, 0), "fi_accept");
     for (Peer* end : {&peer, &other}) {
@@ -202,15 +196,11 @@ FI_CASE("cm.close_after_a_failure", kMsg, 60) {
 FI_CASE("cm.accept_of_who_gave_up", kMsg) {
   const Listener listener;
   auto caller = std::make_unique<Peer>(Wish{});
-  caller->OpenEndpoint();
-  caller->Bind();
-  caller->Enable();
+  caller->Start();
   Need(fi_connect(caller->ep, listener.address.data(), nullptr, 0), "fi_connect");
   Peer server({});
   server.request.reset(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
-  server.OpenEndpoint();
-  server.Bind();
-  server.Enable();
+  server.Start();
   Need(caller->ep.Close(), "fi_close");
   const int result = fi_accept(server.ep, nullptr, 0);
   // Who is not told yet has an error or the end of a connection to come.
@@ -223,9 +213,7 @@ FI_CASE("cm.accept_of_who_gave_up", kMsg) {
 // An endpoint that a listener has refused, with these data: the error waits in its EQ.
 struct Refused {
   explicit Refused(const std::string& data) {
-    caller.OpenEndpoint();
-    caller.Bind();
-    caller.Enable();
+    caller.Start();
     Need(fi_connect(caller.ep, listener.address.data(), nullptr, 0), "fi_connect");
     const Info asks(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
     Need(fi_reject(listener.pep, asks->handle, data.data(), data.size()), "fi_reject");

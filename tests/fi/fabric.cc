@@ -201,6 +201,12 @@ void Peer::Bind() {
 
 void Peer::Enable() { Need(fi_enable(ep), "fi_enable"); }
 
+void Peer::Start() {
+  OpenEndpoint();
+  Bind();
+  Enable();
+}
+
 std::vector<uint8_t> AddressOf(fid_ep* ep) {
   std::vector<uint8_t> address(512);
   size_t length = address.size();
@@ -229,9 +235,7 @@ void Pair::Introduce(const Wish& a, const Wish& b) {
   left = std::make_unique<Peer>(a);
   right = std::make_unique<Peer>(b);
   for (Peer* peer : {left.get(), right.get()}) {
-    peer->OpenEndpoint();
-    peer->Bind();
-    peer->Enable();
+    peer->Start();
   }
   left->other = left->Insert(*right);
   right->other = right->Insert(*left);
@@ -288,17 +292,13 @@ Event AwaitEvent(fid_eq* eq, uint32_t kind, const char* what) {
 void Pair::Connect(const Wish& a, const Wish& b) {
   const Listener listener(b);
   left = std::make_unique<Peer>(a);
-  left->OpenEndpoint();
-  left->Bind();
-  left->Enable();
+  left->Start();
   Need(fi_connect(left->ep, listener.address.data(), nullptr, 0), "fi_connect");
   const Event request = AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's");
   right = std::make_unique<Peer>(b);
   right->request.reset(request.info);
   if (b.chosen) b.chosen(request.info);
-  right->OpenEndpoint();
-  right->Bind();
-  right->Enable();
+  right->Start();
   Need(fi_accept(right->ep, nullptr, 0), "fi_accept");
   AwaitEvent(*left->eq, FI_CONNECTED, "the active side's");
   AwaitEvent(*right->eq, FI_CONNECTED, "the passive side's");

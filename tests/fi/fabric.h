@@ -169,6 +169,7 @@ class Peer : public Ground {
   void OpenEndpoint();  // unbound
   void Bind();
   void Enable();
+  void Start();  // the three in this order
   std::vector<uint8_t> Address() { return AddressOf(ep); }
   // Another's address, put into the AV; what it is to this one.
   fi_addr_t Insert(Peer& another) { return Insert(another.ep); }

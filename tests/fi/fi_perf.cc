@@ -98,11 +98,7 @@ std::vector<uint8_t> HearBytes(int socket) {
   return bytes;
 }
 
-void Ready(Peer& peer) {
-  peer.OpenEndpoint();
-  peer.Bind();
-  peer.Enable();
-}
+void Ready(Peer& peer) { peer.Start(); }
 
 // An endpoint that can talk to the other process's.
 std::unique_ptr<Peer> Connect(const Wish& wish, int socket, bool is_server) {

@@ -67,9 +67,7 @@ Crowd::Crowd(const Wish& wish, size_t count) {
   }
   for (size_t i = 0; i < count; ++i) {
     Peer& peer = *peers_.emplace_back(std::make_unique<Peer>(wish));
-    peer.OpenEndpoint();
-    peer.Bind();
-    peer.Enable();
+    peer.Start();
   }
   addresses_.assign(count, std::vector<fi_addr_t>(count));
   for (size_t from = 0; from < count; ++from) {

@@ -37,9 +37,7 @@ FI_CASE("cm.request_names_its_domain", kMsg) {
   memcpy(&at, second->src_addr, sizeof(at));
   to.sin_addr = at.sin_addr;
   Peer caller(Info(fi_dupinfo(second)), {});
-  caller.OpenEndpoint();
-  caller.Bind();
-  caller.Enable();
+  caller.Start();
   Need(fi_connect(caller.ep, &to, nullptr, 0), "fi_connect");
   Info request(AwaitEvent(*listener.eq, FI_CONNREQ, "the listener's").info);
   const char* named = request->domain_attr->name;
@@ -59,9 +57,7 @@ FI_CASE("cm.request_names_its_domain", kMsg) {
   // As usual: all is opened of the request's info.
   Peer server(Info(fi_dupinfo(request.get())), {});
   server.request = std::move(request);
-  server.OpenEndpoint();
-  server.Bind();
-  server.Enable();
+  server.Start();
   Need(fi_accept(server.ep, nullptr, 0), "fi_accept");
   AwaitEvent(*caller.eq, FI_CONNECTED, "the active side's");
   AwaitEvent(*server.eq, FI_CONNECTED, "the passive side's");
@@ -81,9 +77,7 @@ FI_CASE("cm.unread_requests_cost_nothing", kMsg, 30) {
     if (i == kWarmUp) before = mallinfo2().uordblks;
     const Listener listener;
     Peer caller({});
-    caller.OpenEndpoint();
-    caller.Bind();
-    caller.Enable();
+    caller.Start();
     Need(fi_connect(caller.ep, listener.address.data(), nullptr, 0), "fi_connect");
     uint32_t kind = 0;
     alignas(fi_eq_cm_entry) uint8_t raw[512];

@@ -273,9 +273,7 @@ FI_CASE("msg.source_unknown", kAddressed) {
   Wish wish = {.caps = FI_MSG | FI_SOURCE};
   Pair pair(wish);
   Peer stranger(wish);
-  stranger.OpenEndpoint();
-  stranger.Bind();
-  stranger.Enable();
+  stranger.Start();
   const auto address = pair.b().Address();
   Expect(fi_av_insert(stranger.av, address.data(), 1, &stranger.other, 0, nullptr) == 1,
          "fi_av_insert");
@@ -290,9 +288,7 @@ FI_CASE("msg.source_err", kAddressed) {
   Wish wish = {.caps = FI_MSG | FI_SOURCE | FI_SOURCE_ERR};
   Pair pair(wish);
   Peer stranger(wish);
-  stranger.OpenEndpoint();
-  stranger.Bind();
-  stranger.Enable();
+  stranger.Start();
   const auto address = pair.b().Address(), own = stranger.Address();
   Expect(fi_av_insert(stranger.av, address.data(), 1, &stranger.other, 0, nullptr) == 1,
          "fi_av_insert");
@@ -321,9 +317,7 @@ FI_CASE("msg.directed_recv", kAddressed) {
   Wish wish = {.caps = FI_MSG | FI_SOURCE | FI_DIRECTED_RECV};
   Pair pair(wish);
   Peer third(wish);
-  third.OpenEndpoint();
-  third.Bind();
-  third.Enable();
+  third.Start();
   const auto to = pair.b().Address(), own = third.Address();
   fi_addr_t of_third = 0;
   Expect(fi_av_insert(third.av, to.data(), 1, &third.other, 0, nullptr) == 1 &&

@@ -48,9 +48,7 @@ void OfferMemory(const Wish& wish, int socket) {
   if (IsConnected()) {
     peer.request.reset(AwaitEvent(*listener->eq, FI_CONNREQ, "the listener's").info);
   }
-  peer.OpenEndpoint();
-  peer.Bind();
-  peer.Enable();
+  peer.Start();
   if (IsConnected()) {
     Need(fi_accept(peer.ep, nullptr, 0), "fi_accept");
     AwaitEvent(*peer.eq, FI_CONNECTED, "the passive side's");
@@ -75,9 +73,7 @@ struct Near {
     std::vector<uint8_t> address(Hear<size_t>(other.socket()));
     Hear(other.socket(), address.data(), address.size());
     peer = std::make_unique<Peer>(wish);
-    peer->OpenEndpoint();
-    peer->Bind();
-    peer->Enable();
+    peer->Start();
     if (IsConnected()) {
       Need(fi_connect(peer->ep, address.data(), nullptr, 0), "fi_connect");
       AwaitEvent(*peer->eq, FI_CONNECTED, "the active side's");
@@ -259,9 +255,7 @@ FI_CASE("progress.control_auto", kMsg, 20) {
   std::vector<uint8_t> address(Hear<size_t>(other.socket()));
   Hear(other.socket(), address.data(), address.size());
   Peer peer(wish);
-  peer.OpenEndpoint();
-  peer.Bind();
-  peer.Enable();
+  peer.Start();
   Need(fi_connect(peer.ep, address.data(), nullptr, 0), "fi_connect");
   bool is_there = false;
   Hear(other.socket(), &is_there, sizeof(is_there), 2 * kComesWithinMs);

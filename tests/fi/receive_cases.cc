@@ -141,9 +141,7 @@ Shared::Shared() {
   if (IsConnected()) listener = std::make_unique<Listener>(wish);
   at = std::make_unique<Peer>(wish);
   from = std::make_unique<Peer>(sender);
-  from->OpenEndpoint();
-  from->Bind();
-  from->Enable();
+  from->Start();
   Need(fi_srx_context(at->domain, at->info->rx_attr, srx.Out(), nullptr), "fi_srx_context");
   Info request;
   if (IsConnected()) {

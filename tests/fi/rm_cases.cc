@@ -486,6 +486,22 @@ FI_CASE("rm.receive_without_memory_fails_alone", kAddressed, 20) {
   Await(pair.a().rx_cq, "the receive of that");
 }
 
+// fi_endpoint(3): critical errors are told by the event queue of the endpoint.
+FI_CASE("rm.disabled.error_is_told_by_the_eq", kReliable) {
+  Wish wish = Unmanaged();
+  wish.unenabled = [](Peer& peer) {
+    if (!IsConnected()) Need(fi_ep_bind(peer.ep, peer.eq->Base(), 0), "fi_ep_bind EQ");
+  };
+  Pair pair(wish);
+  Memory out(pair.a(), 64);
+  Send(pair.a(), out, 1);
+  AwaitError(pair.a().tx_cq, "a send to who has no receive");
+  const Event told = NextEvent(*pair.a().eq);
+  Expect(told.error == FI_ENORX, "the EQ tells of %s", NameOf(-told.error).c_str());
+  Expect(told.fid == pair.a().ep.Base(), "of another object");
+  Expect(NextEvent(*pair.a().eq, 50).result == -FI_EAGAIN, "told twice");
+}
+
 FI_CASE("rm.selective_completion_errors_come", kReliable) {
   Wish wish = Managed(FI_RM_ENABLED, kBoth);
   wish.tx_bind = FI_SELECTIVE_COMPLETION;

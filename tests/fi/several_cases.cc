@@ -18,11 +18,7 @@ namespace verbena::fi_test {
 namespace {
 
 struct Lone : Peer {
-  explicit Lone(const Wish& wish) : Peer(wish) {
-    OpenEndpoint();
-    Bind();
-    Enable();
-  }
+  explicit Lone(const Wish& wish) : Peer(wish) { Start(); }
 };
 
 ssize_t SendTo(Peer& from, fi_addr_t to, Memory& memory, uint64_t flags) {

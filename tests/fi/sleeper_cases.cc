@@ -178,9 +178,7 @@ FI_CASE("sleepers.wait_set", kOnce, 30) {
 // Who sleeps already when an endpoint begins to count there.
 FI_CASE("sleepers.counter_of_an_endpoint_enabled_later", kAddressed, 30) {
   Peer sender(AnyThread());
-  sender.OpenEndpoint();
-  sender.Bind();
-  sender.Enable();
+  sender.Start();
   Ground ground(AnyThread());
   Fid<fid_cntr> counter = OpenCntr(ground.domain, FI_WAIT_UNSPEC);
   Fid<fid_av> av = OpenAv(ground.domain);
