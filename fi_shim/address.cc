@@ -59,9 +59,11 @@ bool IsNoPort(const char* service) {
 
 }  // namespace
 
-size_t AddressBytes(const sockaddr* address) {
-  if (address->sa_family == AF_INET) return sizeof(sockaddr_in);
-  return address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
+size_t AddressBytes(const void* address) {
+  sa_family_t family;
+  memcpy(&family, address, sizeof(family));
+  if (family == AF_INET) return sizeof(sockaddr_in);
+  return family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
 }
 
 bool HasFormat(uint32_t addr_format, const sockaddr* address) {

@@ -8,8 +8,8 @@
 
 namespace verbena::fi {
 
-// Bytes of an address of this family; 0: none that endpoints have.
-size_t AddressBytes(const sockaddr* address);
+// Bytes of an address (a sockaddr) of this family; 0: none that endpoints have.
+size_t AddressBytes(const void* address);
 // Whether addresses of that format may have this family.
 bool HasFormat(uint32_t addr_format, const sockaddr* address);
 // FI_SOCKADDR_IN or _IN6.

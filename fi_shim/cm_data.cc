@@ -1,5 +1,6 @@
 #include "fi_shim/cm_data.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace verbena::fi {
@@ -11,19 +12,18 @@ constexpr uint8_t kVersion = 1;
 
 }  // namespace
 
-bool EncodeCmData(const CmData& from, size_t room, uint8_t* out) {
-  if (from.bytes > room || from.bytes + from.auth_key_bytes + kCmTrailerBytes > room) return false;
+void EncodeCmData(const CmData& from, size_t room, uint8_t* out) {
+  const size_t bytes = std::min(from.bytes, DataRoom(room, from.auth_key_bytes));
   memset(out, 0, room);
-  if (from.bytes != 0) memcpy(out, from.data, from.bytes);
+  if (bytes != 0) memcpy(out, from.data, bytes);
   uint8_t* trailer = out + room - kCmTrailerBytes;
   if (from.auth_key_bytes != 0) {
     memcpy(trailer - from.auth_key_bytes, from.auth_key, from.auth_key_bytes);
   }
-  trailer[0] = static_cast<uint8_t>(from.bytes);
+  trailer[0] = static_cast<uint8_t>(bytes);
   trailer[1] = static_cast<uint8_t>(from.auth_key_bytes);
   trailer[2] = kMark;
   trailer[3] = kVersion;
-  return true;
 }
 
 CmData DecodeCmData(const uint8_t* from, size_t room) {

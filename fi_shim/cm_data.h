@@ -22,8 +22,14 @@ struct CmData {
   size_t auth_key_bytes = 0;
 };
 
-// Into `out` of `room` bytes (one of the above). False: too many.
-bool EncodeCmData(const CmData& from, size_t room, uint8_t* out);
+// How many bytes of a program's there is room for.
+constexpr size_t DataRoom(size_t room, size_t auth_key_bytes) {
+  return room - kCmTrailerBytes - auth_key_bytes;
+}
+
+// Into `out` of `room` bytes (one of the above, with room for the key). Data that are too many are
+// cut off.  Spec: fi_cm(3), Notes.
+void EncodeCmData(const CmData& from, size_t room, uint8_t* out);
 // What came: of a peer that knows nothing of this all `room` bytes are data. Trust: anything.
 CmData DecodeCmData(const uint8_t* from, size_t room);
 

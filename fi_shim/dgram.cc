@@ -3,6 +3,7 @@
 #include <cstring>
 #include <new>
 
+#include "fi_shim/address.h"
 #include "fi_shim/copy_info.h"
 #include "fi_shim/dgram_address.h"
 #include "fi_shim/endpoint.h"
@@ -296,11 +297,7 @@ int GetName(fid_t fid, void* out, size_t* bytes) {
 int SetName(fid_t fid, void* address, size_t bytes) {
   Endpoint* ep = ToEndpoint(fid);
   if (ep->is_enabled) return -FI_EOPBADSTATE;
-  if (address == nullptr || AddressBytes(address) == 0 || bytes < AddressBytes(address)) {
-    return -FI_EINVAL;
-  }
-  bytes = AddressBytes(address);
-  return SetAddress(&ep->info->src_addr, &ep->info->src_addrlen, address, bytes) ? 0 : -FI_ENOMEM;
+  return ReplaceSource(ep->info, address, bytes, [] { return 0; });
 }
 
 fi_ops_cm g_cm_ops = {

@@ -18,6 +18,7 @@
 #include "fi_shim/hmem.h"
 #include "fi_shim/host.h"
 #include "fi_shim/nics.h"
+#include "fi_shim/open_list.h"
 #include "fi_shim/poll.h"
 #include "fi_shim/protection.h"
 #include "fi_shim/unsupported.h"
@@ -26,26 +27,10 @@
 namespace verbena::fi {
 namespace {
 
-pthread_mutex_t g_open_mutex = PTHREAD_MUTEX_INITIALIZER;
-Domain* g_first_open = nullptr;
+OpenList<Domain> g_open;
 
 Domain* Of(fid_domain* base) { return reinterpret_cast<Domain*>(base); }
 Domain* Of(fid* base) { return reinterpret_cast<Domain*>(base); }
-
-void Enlist(Domain* domain) {
-  client::MutexGuard guard(g_open_mutex);
-  Domain** end = &g_first_open;
-  while (*end != nullptr) end = &(*end)->next_open;
-  *end = domain;
-}
-void Delist(Domain* domain) {
-  client::MutexGuard guard(g_open_mutex);
-  for (Domain** at = &g_first_open; *at != nullptr; at = &(*at)->next_open) {
-    if (*at != domain) continue;
-    *at = domain->next_open;
-    return;
-  }
-}
 
 // Asked by who reads the EQ. The NIC's events are those of QPs, whose completions tell more; the
 // end of the stream is the end of the NIC.
@@ -94,7 +79,7 @@ int Close(fid* base) {
   Domain* domain = Of(base);
   if (domain->users.load() != 0) return -FI_EBUSY;
   client::NoCancel no_cancel;
-  Delist(domain);
+  g_open.Remove(domain);
   if (domain->owner != nullptr) domain->owner->users.fetch_sub(1);
   domain->fabric->users.fetch_sub(1);
   Destroy(domain);
@@ -264,7 +249,7 @@ int OpenDomain(fid_fabric* base, fi_info* info, fid_domain** out, void* context)
     return error;
   }
   domain->fabric->users.fetch_add(1);
-  Enlist(domain);
+  g_open.Add(domain);
   *out = &domain->fid;
   return 0;
 }
@@ -291,21 +276,16 @@ int OpenDomain2(fid_fabric* base, fi_info* info, fid_domain** out, uint64_t flag
 }
 
 fid_domain* FirstOpen(const char* name) {
-  client::MutexGuard guard(g_open_mutex);
-  for (Domain* domain = g_first_open; domain != nullptr; domain = domain->next_open) {
-    if (strncmp(domain->name, name, sizeof(domain->name)) == 0) return &domain->fid;
-  }
-  return nullptr;
+  fid_domain* first = nullptr;
+  g_open.With(
+      [name](const Domain& domain) { return strncmp(domain.name, name, sizeof(domain.name)) == 0; },
+      [&](Domain& domain) { first = &domain.fid; });
+  return first;
 }
 
 bool NameOfOpen(const fid_domain* base, char (*name)[64]) {
-  client::MutexGuard guard(g_open_mutex);
-  for (Domain* domain = g_first_open; domain != nullptr; domain = domain->next_open) {
-    if (&domain->fid != base) continue;
-    memcpy(*name, domain->name, sizeof(*name));
-    return true;
-  }
-  return false;
+  return g_open.With([base](const Domain& domain) { return &domain.fid == base; },
+                     [name](const Domain& domain) { memcpy(*name, domain.name, sizeof(*name)); });
 }
 
 }  // namespace verbena::fi

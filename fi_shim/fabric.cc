@@ -3,7 +3,6 @@
 
 #include <new>
 
-#include "core/client/sync.h"
 #include "fi_shim/domain.h"
 #include "fi_shim/endpoint.h"
 #include "fi_shim/enums.h"
@@ -11,29 +10,19 @@
 #include "fi_shim/fids.h"
 #include "fi_shim/host.h"
 #include "fi_shim/info.h"
+#include "fi_shim/open_list.h"
 #include "fi_shim/provider.h"
 #include "fi_shim/wait.h"
 
 namespace verbena::fi {
 namespace {
 
-pthread_mutex_t g_open_mutex = PTHREAD_MUTEX_INITIALIZER;
-Fabric* g_first_open = nullptr;
-
-// Its link in the list; of nullptr the last one. The mutex is held.
-Fabric** PlaceOf(const fid_fabric* base) {
-  Fabric** at = &g_first_open;
-  while (*at != nullptr && &(*at)->fid != base) at = &(*at)->next_open;
-  return at;
-}
+OpenList<Fabric> g_open;
 
 int Close(fid* base) {
   auto* fabric = reinterpret_cast<Fabric*>(base);
   if (fabric->users.load() != 0) return -FI_EBUSY;
-  {
-    client::MutexGuard guard(g_open_mutex);
-    *PlaceOf(&fabric->fid) = fabric->next_open;
-  }
+  g_open.Remove(fabric);
   delete fabric;
   return 0;
 }
@@ -65,22 +54,20 @@ int OpenFabric(fi_fabric_attr* attr, fid_fabric** out, void* context) {
   fabric->api_version =
       attr->api_version != 0 ? attr->api_version : FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
   fabric->fid.api_version = fabric->api_version;
-  {
-    client::MutexGuard guard(g_open_mutex);
-    *PlaceOf(nullptr) = fabric;
-  }
+  g_open.Add(fabric);
   *out = &fabric->fid;
   return 0;
 }
 
 fid_fabric* FirstOpenFabric() {
-  client::MutexGuard guard(g_open_mutex);
-  return g_first_open == nullptr ? nullptr : &g_first_open->fid;
+  fid_fabric* first = nullptr;
+  g_open.With([](const Fabric&) { return true; }, [&](Fabric& fabric) { first = &fabric.fid; });
+  return first;
 }
 
-bool IsOpen(const fid_fabric* fabric) {
-  client::MutexGuard guard(g_open_mutex);
-  return *PlaceOf(fabric) != nullptr;
+bool IsOpen(const fid_fabric* base) {
+  return g_open.With([base](const Fabric& fabric) { return &fabric.fid == base; },
+                     [](const Fabric&) {});
 }
 
 }  // namespace verbena::fi

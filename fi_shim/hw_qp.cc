@@ -79,10 +79,19 @@ int ModifyHwQp(HwQp* qp, uint32_t mask, const shm::QpAttr& attr) {
   return Execute(qp->domain, shm::CommandOp::kModifyQp, request, &reply);
 }
 
-int FailHwQp(HwQp* qp) {
-  shm::QpAttr attr = {};
-  attr.qp_state = static_cast<uint32_t>(QpState::kErr);
-  return ModifyHwQp(qp, shm::qp_mask::kState, attr);
+int FailHwQp(HwQp* qp, std::optional<uint32_t> peer_psn) {
+  shm::ModifyQpRequest request = {};
+  request.qp = qp->handle;
+  request.mask = shm::qp_mask::kState;
+  request.attr.qp_state = static_cast<uint32_t>(QpState::kErr);
+  request.has_peer_psn = peer_psn.has_value();
+  request.peer_psn = peer_psn.value_or(0);
+  shm::ModifyQpReply reply = {};
+  return Execute(qp->domain, shm::CommandOp::kModifyQp, request, &reply);
+}
+
+int QueryHwQp(const HwQp& qp, shm::QueryQpReply* out) {
+  return Execute(qp.domain, shm::CommandOp::kQueryQp, shm::HandleRequest{qp.handle, 0}, out);
 }
 
 int InitHwQp(HwQp* qp, uint32_t access) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/base/types.h"
 #include "core/ring/work_queue.h"
@@ -39,8 +40,10 @@ int CreateHwQp(Domain* domain, const QpSpec& spec, HwQp* out);
 void DestroyHwQp(HwQp* qp);
 // `mask`: shm::qp_mask.
 int ModifyHwQp(HwQp* qp, uint32_t mask, const shm::QpAttr& attr);
-// To the error state: what is posted is flushed.
-int FailHwQp(HwQp* qp);
+// To the error state: what is posted is flushed, but for what the peer is known to have carried out
+// (`peer_psn`: all requests before it).
+int FailHwQp(HwQp* qp, std::optional<uint32_t> peer_psn = std::nullopt);
+int QueryHwQp(const HwQp& qp, shm::QueryQpReply* out);
 // To INIT, with what peers may do.
 int InitHwQp(HwQp* qp, uint32_t access);
 

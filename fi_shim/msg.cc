@@ -1,8 +1,6 @@
 // MSG endpoints: opened, enabled, closed; what their QPs complete.
 #include "fi_shim/msg.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -107,7 +105,7 @@ void StopServing(MsgEndpoint* ep) {
 
 void Destroy(Endpoint* base) {
   MsgEndpoint* ep = ToMsg(base);
-  ep->state.store(ConnectionState::kEnded);
+  Leave(ep);
   CloseCmId(&ep->id);
   StopServing(ep);
   if (ep->request != nullptr) DropRequest(ep->request);
@@ -213,35 +211,11 @@ constexpr EndpointKind kMsgKind = {
 
 }  // namespace
 
-void AwaitFlush(MsgEndpoint* ep) {
-  constexpr int kPatienceMs = 100;
-  constexpr timespec kPeriod = {.tv_sec = 0, .tv_nsec = 100'000};
-  // Of what was posted with FI_MORE after the QP had failed the NIC has not heard.
-  ep->domain->session->RingDoorbell(ep->qp.doorbell);
-  for (int i = 0; i < kPatienceMs * 10; ++i) {
-    TakeAll(ep->tx_hw);
-    {
-      Guard guard(ep->lock);
-      if (ep->sends.taken() == 0) return;
-    }
-    if (ep->domain->session->KnownDead()) return;
-    nanosleep(&kPeriod, nullptr);
-  }
-}
-
-int ResetQp(MsgEndpoint* ep) {
-  shm::QpAttr reset = {};
-  const int error = ModifyHwQp(&ep->qp, shm::qp_mask::kState, reset);
-  FlushSends(ep);
-  return error;
-}
-
 int Resume(MsgEndpoint* ep) {
   if (ep->state.load() != ConnectionState::kConnected) return -FI_ENOTCONN;
   AwaitFlush(ep);
   shm::QueryQpReply now = {};
-  int error =
-      Execute(ep->domain, shm::CommandOp::kQueryQp, shm::HandleRequest{ep->qp.handle, 0}, &now);
+  int error = QueryHwQp(ep->qp, &now);
   if (error == 0) error = ResetQp(ep);
   if (error != 0) return error;
   ep->qp.sq.Reset();
@@ -281,7 +255,7 @@ int OpenMsgEndpoint(Domain* domain, fi_info* info, fid_ep** out, void* context) 
     return error;
   }
   // The key that goes along may be the domain's.
-  ep->cm_data_bytes = kRequestDataBytes - kCmTrailerBytes - AuthKeyOf(domain, info->ep_attr).bytes;
+  ep->cm_data_bytes = DataRoom(kRequestDataBytes, AuthKeyOf(domain, info->ep_attr).bytes);
   ep->request = request;
   if (request != nullptr) HoldRequest(request);
   *out = &ep->fid;

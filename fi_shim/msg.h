@@ -88,11 +88,17 @@ struct MsgEndpoint : Endpoint {
   std::atomic<bool> is_closing{false};
 };
 
-// msg_connect.cc
-extern fi_ops_cm msg_cm_ops;
+extern fi_ops_cm msg_cm_ops;  // msg_connect.cc
 // Takes a QP that failed back to where its peer's still is. 0 or a negative FI errno.
 int Resume(MsgEndpoint* ep);
+
+// --- msg_end.cc
+int ShutDown(fid_ep* ep, uint64_t flags);  // fi_shutdown(3)
+// The same of who is about to be closed: nobody is told of what is outstanding.
+void Leave(MsgEndpoint* ep);
 void EndConnection(MsgEndpoint* ep, bool is_told);
+// The peer has asked for it. `peer_psn`: as shm::CmEvent's.
+void EndByPeer(MsgEndpoint* ep, uint32_t peer_psn);
 // Of one whose QP has failed, as a completion says. The lock of the CQ may be held.
 void EndFromCompletion(MsgEndpoint* ep);
 // Tells what receives have of a connection that has ended.
@@ -107,6 +113,5 @@ int ResetQp(MsgEndpoint* ep);
 // As fi_getname and fi_getpeer give addresses. -FI_ETOOSMALL: cut off; *bytes says what it takes.
 int CopyName(const void* address, size_t address_bytes, void* out, size_t* bytes);
 int CopyName(const shm::CmAddress& address, void* out, size_t* bytes);
-size_t AddressBytes(const void* address);
 
 }  // namespace verbena::fi

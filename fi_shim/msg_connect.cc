@@ -1,4 +1,4 @@
-// How MSG endpoints connect, accept and end.
+// How MSG endpoints connect and accept.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -129,12 +129,6 @@ void OnEstablished(MsgEndpoint* ep) {
   PostCm(ep, FI_CONNECTED, {});
 }
 
-void OnDisconnected(MsgEndpoint* ep) {
-  // The peer waits for the answer.
-  AskCm(&ep->id, shm::CmOp::kDisconnect);
-  EndConnection(ep, /*is_told=*/true);
-}
-
 // Whom nobody answers, or refuses.
 void OnRefused(MsgEndpoint* ep, const shm::CmEvent& event) {
   const ConnectionState state = ep->state.load();
@@ -165,7 +159,7 @@ void OnEvent(CmId* id, const shm::CmEvent& event) {
     case CmEventType::kEstablished:
       return OnEstablished(ep);
     case CmEventType::kDisconnected:
-      return OnDisconnected(ep);
+      return EndByPeer(ep, event.peer_psn);
     case CmEventType::kDeviceRemoval:
       return EndConnection(ep, /*is_told=*/true);
     case CmEventType::kRejected:
@@ -208,9 +202,8 @@ int FillParam(const MsgEndpoint& ep, const void* data, size_t bytes, size_t room
               shm::CmConnParam* param) {
   const AuthKey key = AuthKeyOf(ep.domain, ep.info->ep_attr);
   if (bytes != 0 && data == nullptr) return -FI_EINVAL;
-  bytes = std::min(bytes, room - kCmTrailerBytes - key.bytes);  // cut off: fi_cm(3), Notes
   const CmData from = {static_cast<const uint8_t*>(data), bytes, key.key, key.bytes};
-  if (!EncodeCmData(from, room, param->private_data)) return -FI_EINVAL;
+  EncodeCmData(from, room, param->private_data);
   param->private_data_len = static_cast<uint8_t>(room);
   param->responder_resources = ep.max_rd_atomic;
   param->initiator_depth = ep.max_rd_atomic;
@@ -306,18 +299,6 @@ int Accept(fid_ep* fid, const void* data, size_t bytes) {
   return error;
 }
 
-int Shutdown(fid_ep* fid, uint64_t flags) {
-  MsgEndpoint* ep = ToMsg(fid);
-  if (flags != 0) return -FI_EBADFLAGS;
-  const ConnectionState state = ep->state.load();
-  if (state != ConnectionState::kConnected && state != ConnectionState::kAccepting) {
-    return state == ConnectionState::kEnded ? 0 : -FI_ENOTCONN;
-  }
-  EndConnection(ep, /*is_told=*/false);
-  AskCm(&ep->id, shm::CmOp::kDisconnect);
-  return 0;
-}
-
 int GetName(fid_t fid, void* out, size_t* bytes) {
   auto* ep = static_cast<MsgEndpoint*>(ToEndpoint(fid));
   shm::CmQuery query;
@@ -331,11 +312,7 @@ int GetName(fid_t fid, void* out, size_t* bytes) {
 int SetName(fid_t fid, void* address, size_t bytes) {
   auto* ep = static_cast<MsgEndpoint*>(ToEndpoint(fid));
   if (ep->state.load() != ConnectionState::kNone) return -FI_EOPBADSTATE;
-  if (address == nullptr || AddressBytes(address) == 0 || bytes < AddressBytes(address)) {
-    return -FI_EINVAL;
-  }
-  bytes = AddressBytes(address);
-  return SetAddress(&ep->info->src_addr, &ep->info->src_addrlen, address, bytes) ? 0 : -FI_ENOMEM;
+  return ReplaceSource(ep->info, address, bytes, [] { return 0; });
 }
 
 int GetPeer(fid_ep* fid, void* out, size_t* bytes) {
@@ -349,45 +326,7 @@ int GetPeer(fid_ep* fid, void* out, size_t* bytes) {
   return error != 0 ? error : CopyName(query.destination, out, bytes);
 }
 
-void LeaveFlushToReader(MsgEndpoint* ep) {
-  ep->must_flush_receives.store(true);
-  WakeReceiver(ep);
-}
-
 }  // namespace
-
-void EndConnection(MsgEndpoint* ep, bool is_told) {
-  const ConnectionState before = ep->state.exchange(ConnectionState::kEnded);
-  if (before == ConnectionState::kEnded) return;
-  // Who was posting has done so: from now on nobody does.
-  { Guard guard(ep->lock); }
-  if (ep->qp.handle != 0) FailHwQp(&ep->qp);
-  if (before == ConnectionState::kConnected && is_told) PostCm(ep, FI_SHUTDOWN, {});
-  if (!IsAlone(ep->domain->threading)) return FlushEnded(ep);
-  // By an EQ, or another endpoint's CQ, we are in a thread that is not the one which reads this CQ
-  // and posts receives, and their locks are dropped. That one does the rest.
-  LeaveFlushToReader(ep);
-}
-
-// The peer is not waited for: its program may be stopped.
-void EndFromCompletion(MsgEndpoint* ep) {
-  ConnectionState before = ConnectionState::kConnected;
-  if (!ep->state.compare_exchange_strong(before, ConnectionState::kEnded)) return;
-  { Guard guard(ep->lock); }                           // as in EndConnection
-  ep->domain->session->RingDoorbell(ep->qp.doorbell);  // as in AwaitFlush
-  AskCm(&ep->id, shm::CmOp::kDisconnect);
-  PostCm(ep, FI_SHUTDOWN, {});
-  LeaveFlushToReader(ep);
-}
-
-void FlushEnded(MsgEndpoint* ep) {
-  if (ep->qp.handle != 0) {
-    AwaitFlush(ep);
-    ResetQp(ep);
-  }
-  // What was cancelled is in the CQ when this returns.
-  FlushReceives(ep);
-}
 
 fi_ops_cm msg_cm_ops = {
     .size = sizeof(fi_ops_cm),
@@ -398,7 +337,7 @@ fi_ops_cm msg_cm_ops = {
     .listen = kUnsupported,
     .accept = Accept,
     .reject = kUnsupported,
-    .shutdown = Shutdown,
+    .shutdown = ShutDown,
     .join = kUnsupported,
 };
 

@@ -1,6 +1,4 @@
 // Passive endpoints: they listen, and hand out requests for connections.
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -10,6 +8,7 @@
 
 #include "core/client/cm_address.h"
 #include "core/client/sync.h"
+#include "fi_shim/address.h"
 #include "fi_shim/copy_info.h"
 #include "fi_shim/domain.h"
 #include "fi_shim/enums.h"
@@ -62,6 +61,24 @@ const fi_info* FindInfo(PassiveEndpoint* listener, uint32_t nic) {
   if (DescribeNic(nic, info) && listener->infos.Push({nic, info})) return info;
   FreeInfo(info);
   return nullptr;
+}
+
+// From its listener's list. False: it is none that waits. The mutex is held.
+bool TakeLocked(ConnectionRequest* request) {
+  if (!std::exchange(request->is_waiting, false)) return false;
+  if (request->listener == nullptr) return true;
+  ConnectionRequest** link = &request->listener->requests;
+  while (*link != request) link = &(*link)->next;
+  *link = request->next;
+  request->listener = nullptr;
+  return true;
+}
+
+// Whether it has waited. The mutex is held.
+bool RejectIfWaiting(ConnectionRequest* request, const void* data = nullptr, size_t bytes = 0) {
+  if (!TakeLocked(request)) return false;
+  Reject(request->channel, request->id, data, bytes);
+  return true;
 }
 
 // `change` takes away what held it.
@@ -204,36 +221,18 @@ int GetName(fid_t fid, void* out, size_t* bytes) {
 int SetName(fid_t fid, void* address, size_t bytes) {
   PassiveEndpoint* pep = ToPassive(fid);
   if (pep->id.handle != 0) return -FI_EOPBADSTATE;
-  if (address == nullptr || AddressBytes(address) == 0 || bytes < AddressBytes(address)) {
-    return -FI_EINVAL;
-  }
-  fi_info* info = pep->info;
-  void* before = std::exchange(info->src_addr, nullptr);
-  const size_t before_bytes = info->src_addrlen;
-  int error = -FI_ENOMEM;
-  if (SetAddress(&info->src_addr, &info->src_addrlen, address, AddressBytes(address))) {
-    // Without an EQ it is bound, and found out to be in use or nobody's, when it listens.
-    error = pep->eq == nullptr ? 0 : EnsureBound(pep);
-  }
-  if (error == 0) {
-    free(before);
-    return 0;
-  }
-  free(info->src_addr);
-  info->src_addr = before;
-  info->src_addrlen = before_bytes;
-  return error;
+  // Without an EQ it is bound, and found out to be in use or nobody's, when it listens.
+  return ReplaceSource(pep->info, address, bytes,
+                       [pep] { return pep->eq == nullptr ? 0 : EnsureBound(pep); });
 }
 
 int RejectRequest(fid_pep*, fid_t handle, const void* data, size_t bytes) {
   if (handle == nullptr || handle->fclass != FI_CLASS_CONNREQ) return -FI_EINVAL;
   if (bytes != 0 && data == nullptr) return -FI_EINVAL;
-  bytes = std::min(bytes, kRejectDataBytes - kCmTrailerBytes);  // cut off: fi_cm(3), Notes
   auto* request = reinterpret_cast<ConnectionRequest*>(handle);
-  const bool has_waited = TakeRequest(request);
-  if (has_waited) Reject(request->channel, request->id, data, bytes);
-  bool is_of_endpoint;
+  bool has_waited, is_of_endpoint;
   DeleteUnlessHeld(request, [&] {
+    has_waited = RejectIfWaiting(request, data, bytes);
     // An endpoint made of it, that failed before it was accepted, has still to be closed.
     is_of_endpoint = request->endpoints != 0;
     request->is_answered = !is_of_endpoint;
@@ -302,7 +301,7 @@ int Close(fid* fid) {
 int GetOption(fid_t, int level, int name, void* out, size_t* bytes) {
   if (level != FI_OPT_ENDPOINT || name != FI_OPT_CM_DATA_SIZE) return -FI_ENOPROTOOPT;
   if (out == nullptr || bytes == nullptr) return -FI_EINVAL;
-  const size_t data_bytes = kRequestDataBytes - kCmTrailerBytes;
+  const size_t data_bytes = DataRoom(kRequestDataBytes, /*auth_key_bytes=*/0);
   if (*bytes < sizeof(data_bytes)) return -FI_ETOOSMALL;
   memcpy(out, &data_bytes, sizeof(data_bytes));
   *bytes = sizeof(data_bytes);
@@ -361,18 +360,7 @@ int AcquireAddress(PassiveEndpoint* pep, fi_info* info) {
 
 bool TakeRequest(ConnectionRequest* request) {
   MutexGuard guard(g_requests_mutex);
-  if (!std::exchange(request->is_waiting, false)) return false;
-  if (request->listener == nullptr) return true;
-  ConnectionRequest** link = &request->listener->requests;
-  while (*link != request) link = &(*link)->next;
-  *link = request->next;
-  request->listener = nullptr;
-  return true;
-}
-
-bool HasEndpoints(const ConnectionRequest* request) {
-  MutexGuard guard(g_requests_mutex);
-  return request->endpoints != 0;
+  return TakeLocked(request);
 }
 
 void HoldRequest(ConnectionRequest* request) {
@@ -381,18 +369,19 @@ void HoldRequest(ConnectionRequest* request) {
 }
 
 void DropRequest(ConnectionRequest* request) {
-  if (TakeRequest(request)) Reject(request->channel, request->id, nullptr, 0);
-  DeleteUnlessHeld(request, [&] { request->is_answered = --request->endpoints == 0; });
+  DeleteUnlessHeld(request, [&] {
+    RejectIfWaiting(request);
+    request->is_answered = --request->endpoints == 0;
+  });
 }
 
 void ReleaseRequest(fid_t handle, bool is_read) {
   auto* request = reinterpret_cast<ConnectionRequest*>(handle);
-  if (!is_read && !HasEndpoints(request) && TakeRequest(request)) {
-    Reject(request->channel, request->id, nullptr, 0);
-  }
   DeleteUnlessHeld(request, [&] {
     request->is_in_eq = false;
-    if (!is_read) request->is_answered = true;
+    if (is_read) return;
+    if (request->endpoints == 0) RejectIfWaiting(request);
+    request->is_answered = true;
   });
 }
 
@@ -406,13 +395,6 @@ void Reject(CmChannel* channel, shm::CmHandle id, const void* data, size_t bytes
   shm::CmReply reply;
   AskCm(channel, request, &reply);
   AskCm(channel, NewCmRequest(shm::CmOp::kDestroyId, id), &reply);
-}
-
-size_t AddressBytes(const void* address) {
-  sa_family_t family;
-  memcpy(&family, address, sizeof(family));
-  if (family == AF_INET) return sizeof(sockaddr_in);
-  return family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
 }
 
 int CopyName(const void* address, size_t address_bytes, void* out, size_t* bytes) {

@@ -7,10 +7,11 @@
 #include <unistd.h>
 
 #include <new>
-#include <utility>
 
 #include "core/client/no_cancel.h"
 #include "fi_shim/cm_calls.h"
+#include "fi_shim/copy_info.h"
+#include "fi_shim/linger.h"
 #include "fi_shim/protection.h"
 #include "fi_shim/unsupported.h"
 
@@ -157,10 +158,26 @@ void DropWriteCompletions(RdmEndpoint* ep) {
       [ep](const shm::Cqe& cqe) { return cqe.is_send == 0 && cqe.wr_id == ReceiveIdOf(ep); });
 }
 
+// Nobody posts any more, so that lanes stay.
+void AwaitSends(RdmEndpoint* ep) {
+  Linger linger;
+  const auto may_finish = [ep](const Lane& lane, HwQp* qp) {
+    Guard guard(ep->lock);
+    RingHeld(ep);
+    *qp = lane.qp;
+    return lane.MayBeRung() && lane.outstanding() != 0;
+  };
+  for (const Lane* lane = ep->lanes.first(); lane != nullptr; lane = lane->next) {
+    HwQp qp;
+    while (may_finish(*lane, &qp) && linger.Waits(qp)) PumpLanes(ep);
+  }
+}
+
 // While its queues are there another thread may be in its `progress`.
 void Destroy(Endpoint* base) {
   auto* ep = static_cast<RdmEndpoint*>(base);
   client::NoCancel no_cancel;
+  AwaitSends(ep);
   CloseLanes(ep);
   UnmakePlace(ep);
   DropWriteCompletions(ep);
@@ -188,21 +205,9 @@ constexpr EndpointKind kRdmKind = {
 
 int SetName(fid_t fid, void* address, size_t bytes) {
   RdmEndpoint* ep = ToRdm(fid);
-  if (address == nullptr || bytes < sizeof(sockaddr_in)) return -FI_EINVAL;
   if (ep->is_made) return -FI_EOPBADSTATE;
   client::NoCancel no_cancel;
-  void* copy = malloc(bytes);
-  if (copy == nullptr) return -FI_ENOMEM;
-  memcpy(copy, address, bytes);
-  void* before = std::exchange(ep->info->src_addr, copy);
-  const size_t before_bytes = std::exchange(ep->info->src_addrlen, bytes);
-  const int error = Rebind(ep);
-  if (error != 0) {
-    std::swap(before, ep->info->src_addr);
-    ep->info->src_addrlen = before_bytes;
-  }
-  free(before);
-  return error;
+  return ReplaceSource(ep->info, address, bytes, [ep] { return Rebind(ep); });
 }
 
 // Its port is reserved when it is first asked for, if not enabled before.

@@ -130,6 +130,13 @@ struct ModifyResult {
   int error = 0;
 };
 
+// How far what was posted to send has come.
+struct SendProgress {
+  Psn unacked_psn;              // of the oldest request that the peer has not acknowledged
+  bool has_unfinished = false;  // something that was posted is not done
+  bool awaits_receive = false;  // the peer has refused that request for want of a receive
+};
+
 // Counters, named as Linux names them.
 struct QpCounters {
   uint64_t duplicate_request = 0;
@@ -216,7 +223,8 @@ class QpTransport {
   // How often what it sent was lost on the way, as far as can be told: sequence NAKs and timeouts
   // that made it send again, since it was made.
   virtual uint64_t RequestsLost() const { return 0; }
-  virtual const Path& path() const = 0;  // connected services
+  virtual SendProgress Progress() const { return {}; }  // RC
+  virtual const Path& path() const = 0;                 // connected services
   virtual void Query(shm::QpAttr& out) const = 0;
   virtual const QpCounters& counters() const = 0;
 };

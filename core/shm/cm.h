@@ -48,8 +48,9 @@ enum class CmOp : uint32_t {
   kAccept = 13,        // connect (`cookie` names the identifier from now on)
   kReject = 14,        // reject
   kEstablish = 15,     // the active side's RTU where the program owns the QP (rdma_establish)
-  kDisconnect = 16,
-  kNotify = 17,      // number: IBV_EVENT_COMM_EST; others EINVAL
+  kDisconnect =
+      16,        // number: 0, or kCmNamesPsn and a PSN, which comes with the peer's DISCONNECTED
+  kNotify = 17,  // number: IBV_EVENT_COMM_EST; others EINVAL
   kInitQpAttr = 18,  // number: enum ibv_qp_state -> qp_attr
   kSetOption = 19,   // option
   kJoinMcast = 20,   // join -> handle of the membership, then event MULTICAST_JOIN or _ERROR
@@ -70,6 +71,9 @@ struct CmAddress {
   uint8_t addr[16];    // AF_INET: the first four
 };
 static_assert(sizeof(CmAddress) == 28);
+
+// With a PSN: all requests before it that came from who is told have been carried out.
+inline constexpr uint32_t kCmNamesPsn = 1u << 31;
 
 // Of enum rdma_cm_event_type since v60: written by the program, and by its library to itself.
 inline constexpr uint32_t kCmEventUser = 18;
@@ -184,8 +188,9 @@ struct CmEvent {
   CmHandle listener;  // of a connect request
   uint32_t event;     // enum rdma_cm_event_type
   int32_t status;     // as in rdma_cm_event.status: negative errno, or a reject reason
+  uint32_t peer_psn;  // of DISCONNECTED: as the peer's kDisconnect named it; 0: not named
   uint8_t is_ud;      // `ah` and param.qkey hold
-  uint8_t reserved0[3];
+  uint8_t reserved0[7];
   CmConnParam param;
   CmAddressHandle ah;
   uint64_t arg;  // of an event that the program wrote

@@ -441,6 +441,10 @@ struct ModifyQpRequest {
   // With kRateLimit: 0 is what the NIC finds right.
   uint32_t max_burst_bytes = 0;
   uint32_t typical_packet_bytes = 0;
+  // RC: the peer has said by other means than an ACK, as its connection's end, that it has carried
+  // out all requests before `peer_psn`. They complete before anything else is done.
+  uint32_t has_peer_psn = 0;
+  uint32_t peer_psn = 0;
 };
 struct ModifyQpReply {
   uint32_t state;  // QpState afterwards
@@ -448,6 +452,11 @@ struct ModifyQpReply {
 };
 struct QueryQpReply {
   QpAttr attr;  // qp_state is the state now
+  // Of RC: how far what was posted to send has come.
+  uint32_t unacked_psn;    // of the oldest request that the peer has not acknowledged
+  uint8_t has_unfinished;  // something that was posted is not done
+  uint8_t awaits_receive;  // the peer has refused that request for want of a receive
+  uint8_t reserved[2];
 };
 
 struct CreateAhRequest {

@@ -14,7 +14,7 @@
 namespace verbena::shm {
 
 // Raised with every incompatible change of anything in core/shm. Client and daemon must agree.
-inline constexpr uint32_t kAbiVersion = 12;
+inline constexpr uint32_t kAbiVersion = 13;
 inline constexpr uint64_t kAbiMagic = 0x0061'6e65'6272'6576;  // "verbena\0"
 
 inline constexpr uint32_t kMaxSge = 32;

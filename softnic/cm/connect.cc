@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "softnic/cm/core.h"
+#include "softnic/cm/dreq_data.h"
 
 namespace verbena::softnic {
 namespace {
@@ -276,10 +277,12 @@ int CmCore::Reject(Instant now, CmIdentifier& id, const Request& request) {
 // --- either side ---------------------------------------------------------------------------------
 
 // Whatever the connection is doing: programs disconnect what has ended already, and what never was.
-int CmCore::Disconnect(Instant now, CmIdentifier& id) {
+int CmCore::Disconnect(Instant now, CmIdentifier& id, uint32_t done_psn) {
   Engine* engine = EngineOf(id);
   if (!id.has_comm || engine == nullptr) return EINVAL;
-  if (engine->SendDreq(now, id.comm, {}) == 0) {
+  std::optional<Psn> done;
+  if ((done_psn & shm::kCmNamesPsn) != 0) done = Psn(done_psn);
+  if (engine->SendDreq(now, id.comm, EncodeDreqData(done)) == 0) {
     id.has_asked_to_disconnect = true;
   } else {
     engine->SendDrep(now, id.comm, {});

@@ -1,6 +1,7 @@
 // Connections from rdma_resolve_addr to TIMEWAIT_EXIT, and all the ways in which they fail.
 #include <errno.h>
 
+#include "softnic/cm/dreq_data.h"
 #include "softnic/cm/test_world.h"
 
 namespace verbena::softnic {
@@ -314,6 +315,32 @@ TEST_F(CmConnect, ADisconnectWithoutAnAnswerEnds) {
   ASSERT_EQ(Do(pair_.client, CmOp::kDisconnect, pair_.active), 0);
   ASSERT_NO_FATAL_FAILURE(Expect(pair_.client, RDMA_CM_EVENT_DISCONNECTED, -ETIMEDOUT));
   ASSERT_NO_FATAL_FAILURE(Expect(pair_.client, RDMA_CM_EVENT_TIMEWAIT_EXIT));
+}
+
+// Who ends a connection says how far it has carried out what came.
+TEST_F(CmConnect, ADisconnectMayNameAPsn) {
+  constexpr uint32_t kNamed = shm::kCmNamesPsn | 0xfe'dcba;
+  ASSERT_NO_FATAL_FAILURE(MakeConnection(&pair_));
+  ASSERT_EQ(Ask(pair_.client, CmOp::kDisconnect, pair_.active, kNamed).error, 0);
+  ASSERT_NO_FATAL_FAILURE(Expect(pair_.server, RDMA_CM_EVENT_DISCONNECTED));
+  EXPECT_EQ(last_.peer_psn, kNamed);
+  EXPECT_EQ(last_.param.private_data_len, 0);
+  ASSERT_EQ(Ask(pair_.server, CmOp::kDisconnect, pair_.passive, kNamed).error, 0);
+  ASSERT_NO_FATAL_FAILURE(Expect(pair_.client, RDMA_CM_EVENT_DISCONNECTED));
+  EXPECT_EQ(last_.peer_psn, 0u) << "an answer names none";
+}
+
+// Of another implementation, or of a later one.
+TEST_F(CmConnect, DataOfADreqThatAreNotOursNameNoPsn) {
+  DreqData data = EncodeDreqData(Psn(7));
+  ASSERT_EQ(DecodeDreqData(data), Psn(7));
+  for (size_t at = 0; at < 5; ++at) {
+    data[at] ^= std::byte{1};
+    EXPECT_EQ(DecodeDreqData(data), std::nullopt) << at;
+    data[at] ^= std::byte{1};
+  }
+  EXPECT_EQ(DecodeDreqData({}), std::nullopt);
+  EXPECT_EQ(EncodeDreqData(std::nullopt), DreqData{});
 }
 
 TEST_F(CmConnect, BothDisconnectAtOnce) {

@@ -280,7 +280,7 @@ class CmCore {
   int SendSidrRep(Instant now, CmIdentifier& id, const shm::CmConnParam& param);
   int Reject(Instant now, CmIdentifier& id, const Request& request);
   int Establish(Instant now, CmIdentifier& id);
-  int Disconnect(Instant now, CmIdentifier& id);
+  int Disconnect(Instant now, CmIdentifier& id, uint32_t done_psn);
   int Notify(Instant now, CmIdentifier& id, uint32_t event);
   // EINVAL: it has another one already.
   static int SetQkey(CmIdentifier& id, QKey qkey);
@@ -311,6 +311,7 @@ class CmCore {
   void Pump(Instant now);
   void OnEngineEvent(Instant now, uint32_t nic, const EngineEvent& event);
   void OnConnectionEvent(Instant now, CmIdentifier& id, const EngineEvent& event);
+  void OnDisconnected(CmIdentifier& id, const EngineEvent& event);
   void OnRep(CmIdentifier& id, const transport::cm::Rep& rep);
   void OnSidrRep(CmIdentifier& id, const transport::cm::SidrRep& rep);
   template <typename M>

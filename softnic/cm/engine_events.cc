@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "softnic/cm/core.h"
+#include "softnic/cm/dreq_data.h"
 
 namespace verbena::softnic {
 namespace {
@@ -195,9 +196,7 @@ void CmCore::OnConnectionEvent(Instant now, CmIdentifier& id, const EngineEvent&
       [[fallthrough]];
     case EventKind::kDrepReceived:
     case EventKind::kDreqTimeout:
-      id.state = CmState::kDisconnect;
-      return Tell(id, CmEventType::kDisconnected,
-                  event.kind == EventKind::kDreqTimeout ? -ETIMEDOUT : 0);
+      return OnDisconnected(id, event);
     case EventKind::kTimewaitExit:
       return Tell(id, CmEventType::kTimewaitExit, 0);
     case EventKind::kSidrRepReceived:
@@ -207,6 +206,17 @@ void CmCore::OnConnectionEvent(Instant now, CmIdentifier& id, const EngineEvent&
     case EventKind::kSidrReqReceived:
       return;
   }
+}
+
+void CmCore::OnDisconnected(CmIdentifier& id, const EngineEvent& event) {
+  id.state = CmState::kDisconnect;
+  shm::CmEvent told{};
+  if (event.kind == EventKind::kDreqReceived) {
+    const auto done = DecodeDreqData(std::get<transport::cm::Dreq>(event.body).private_data);
+    if (done.has_value()) told.peer_psn = shm::kCmNamesPsn | done->value();
+  }
+  const bool is_answered = event.kind != EventKind::kDreqTimeout;
+  Tell(id, CmEventType::kDisconnected, is_answered ? 0 : -ETIMEDOUT, told);
 }
 
 // The client sets its QP and says kEstablish, or the device sets it for a lane.

@@ -164,7 +164,7 @@ int CmCore::DispatchToId(Instant now, CmSession& session, CmIdentifier& id, cons
     case shm::CmOp::kEstablish:
       return Establish(now, id);
     case shm::CmOp::kDisconnect:
-      return Disconnect(now, id);
+      return Disconnect(now, id, request.number);
     case shm::CmOp::kNotify:
       return Notify(now, id, request.number);
     case shm::CmOp::kInitQpAttr:

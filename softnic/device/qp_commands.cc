@@ -20,6 +20,16 @@ shm::QueuePlace PlaceOf(const QueueMemory& queue, const WorkQueueConsumer& ring,
   return place;
 }
 
+// As an ACK of all requests before `psn` would be.
+transport::Pdu AckBefore(Psn psn) {
+  transport::Pdu ack;
+  ack.opcode = transport::Opcode::kAcknowledge;
+  ack.psn = psn - PsnCount{1};
+  ack.ack_type = transport::AckType::kAck;
+  ack.credits = transport::kCreditsNotInUse;
+  return ack;
+}
+
 }  // namespace
 
 int DeviceCore::CheckQpLimits(const Nic& nic, const shm::CreateQpRequest& request) const {
@@ -192,6 +202,10 @@ int DeviceCore::ModifyQp(Command& command) {
 
 int DeviceCore::Modify(DeviceQp& qp, shm::ModifyQpRequest& request) {
   if (int error = CheckRate(request); error != 0) return error;
+  if (request.has_peer_psn != 0) {
+    if (qp.service() != Service::kRc) return EINVAL;
+    qp.transport->OnPdu(now_, AckBefore(Psn(request.peer_psn)));
+  }
   if ((request.mask & shm::qp_mask::kAv) != 0) ResolveLid(*qp.nic, &request.attr.ah_attr);
   bool has_path = (request.mask & (shm::qp_mask::kAv | shm::qp_mask::kPathMtu)) ==
                   (shm::qp_mask::kAv | shm::qp_mask::kPathMtu);
@@ -249,6 +263,10 @@ int DeviceCore::QueryQp(Command& command) {
   reply.attr.max_send_sge = qp->config.max_send_sge;
   reply.attr.max_recv_sge = qp->srq != nullptr ? 0 : qp->config.max_recv_sge;
   reply.attr.max_inline_bytes = qp->config.max_inline_bytes;
+  const transport::SendProgress progress = qp->transport->Progress();
+  reply.unacked_psn = progress.unacked_psn.value();
+  reply.has_unfinished = progress.has_unfinished;
+  reply.awaits_receive = progress.awaits_receive;
   command.Reply(reply);
   return 0;
 }

@@ -193,10 +193,18 @@ uint32_t RcQp::UnackedPsns() const {
 
 void RcQp::Query(shm::QpAttr& out) const {
   attributes_.Query(out);
-  // Of one that failed: the request to go on with, on a QP set up anew.
+  // Of one that failed: the requests to go on with, on QPs set up anew.
   const bool has_failed = attributes_.state() == QpState::kErr;
-  out.sq_psn = has_failed ? window_.unacked_psn.value() : window_.sent_psn.value();
-  out.rq_psn = responder_.expected_psn().value();
+  out.sq_psn = (has_failed ? window_.unacked_psn : window_.sent_psn).value();
+  out.rq_psn = (has_failed ? responder_.done_psn() : responder_.expected_psn()).value();
+}
+
+SendProgress RcQp::Progress() const {
+  SendProgress progress;
+  progress.unacked_psn = window_.unacked_psn;
+  progress.has_unfinished = window_.retired != window_.tail || host_->HasSend();
+  progress.awaits_receive = requester_.awaits_receive();
+  return progress;
 }
 
 // --- joints --------------------------------------------------------------------------------------

@@ -66,6 +66,7 @@ class RcQp final : public QpTransport, public OnHugePages {
   QpState state() const override { return attributes_.state(); }
   Qpn remote_qpn() const override { return attributes_.remote_qpn(); }
   uint32_t UnackedPsns() const override;
+  SendProgress Progress() const override;
   const Path& path() const override { return attributes_.path(); }
   void Query(shm::QpAttr& out) const override;
   uint64_t RequestsLost() const override { return requester_.requests_lost(); }

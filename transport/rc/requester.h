@@ -58,6 +58,7 @@ class Requester {
   // ---
   // The peer, which is this device's, had no receive, and it is time to look whether it has one.
   bool IsLookingForReceive() const { return !rnr_deadline_.IsNever() && is_looking_; }
+  bool awaits_receive() const { return !rnr_deadline_.IsNever(); }
   void OnLookedForReceive(bool is_there);
   PsnCount PsnsOf(uint32_t bytes) const { return PsnsOfMessage(bytes, mtu_bytes_); }
   void OnHeldUp(Instant now) {

@@ -222,7 +222,22 @@ def requests_name_their_nic(case):
     check(kept == ["yes"], process.out)
 
 
-SLOW_HANDSHAKES = "delay for=300ms service=ud dest_qp=1 dir=out\n"
+def under_faults(case, rules, program, endpoint, *cases):
+    """The named cases of a suite of ours, where the network does what the rules say: all are kept."""
+    path = case.dir / "rules"
+    path.write_text("".join(f"{rule}\n" for rule in rules))
+    process = case.run([VERBENA, "run", "--private", "--nics=2", "--faults", path, "--",
+                        case.program(program), "--provider", "verbena", "--endpoint", endpoint,
+                        "--json", "--patience", PATIENCE,
+                        *(word for name in cases for word in ("--case", name))], 60,
+                       name=program, env=clean_environment() | QUIET)
+    answers = [(answer["case"], answer["verdict"], answer["reason"])
+               for answer in json.loads(process.out)]
+    check([(name, verdict) for name, verdict, _ in answers] == [(name, "yes") for name in sorted(cases)],
+          f"{answers}")
+
+
+SLOW_HANDSHAKES = "delay for=300ms service=ud dest_qp=1 dir=out"
 
 
 def slow_handshakes(case):
@@ -230,15 +245,24 @@ def slow_handshakes(case):
 
     Its peer may have it, and be gone, before it knows that it is connected.
     """
-    rules = case.dir / "rules"
-    rules.write_text(SLOW_HANDSHAKES)
-    process = case.run([VERBENA, "run", "--private", "--nics=2", "--faults", rules, "--",
-                        case.program("fi_conformance"), "--provider", "verbena", "--endpoint", "rdm",
-                        "--json", "--patience", PATIENCE, "--case",
-                        "progress.auto_first_operation", "--case", "progress.auto_done_though"], 60,
-                       name="fi_conformance", env=clean_environment() | QUIET)
-    answers = [(answer["verdict"], answer["reason"]) for answer in json.loads(process.out)]
-    check([verdict for verdict, _ in answers] == ["yes", "yes"], f"{answers}")
+    under_faults(case, [SLOW_HANDSHAKES], "fi_conformance", "rdm", "progress.auto_first_operation",
+                 "progress.auto_done_though")
+
+
+# The first message and its first repetition; and all acknowledgements.
+LOST_MESSAGE = "drop opcode=send service=rc dir=out nth=1 repeat=2"
+LOST_ACKNOWLEDGEMENTS = "drop opcode=ack service=rc dir=out"
+
+
+def last_messages(case):
+    """What an endpoint sends before it is closed arrives, and what arrived before the other is counts as sent."""
+    close, shutdown = "injected_before_the_close", "injected_before_the_shutdown"
+    for endpoint, name in (("msg", close), ("msg", shutdown), ("rdm", close)):
+        under_faults(case, [LOST_MESSAGE], "fi_last_messages", endpoint, name)
+    under_faults(case, [LOST_ACKNOWLEDGEMENTS], "fi_last_messages", "msg", "sent_to_who_closes")
+    for endpoint in ("msg", "rdm"):
+        under_faults(case, ["delay for=1ms service=rc dir=out"], "fi_last_messages", endpoint,
+                     "close_without_a_receive")
 
 
 # --- fi_pingpong ----------------------------------------------------------------------------------
@@ -378,6 +402,7 @@ def cases(thorough):
         Spec("traffic classes are on the wire", traffic_classes, 120),
         Spec("requests name their NIC", requests_name_their_nic, 60),
         Spec("what waits for a slow handshake goes by itself", slow_handshakes, 60),
+        Spec("the last messages of what is closed", last_messages, 200),
         Spec("the daemon dies", daemon_dies(20 if thorough else 3), 900 if thorough else 180),
         Spec("who waits learns that the daemon has died", waits_end_with_the_daemon, 120),
         *(Spec(f"promises, {endpoint}", conformance(endpoint, 580), 600) for endpoint in ENDPOINTS),

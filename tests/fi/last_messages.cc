@@ -1,0 +1,78 @@
+// What becomes of the last messages of an endpoint that is closed, where the network loses packets:
+// fault rules say which. fi_cm(3) lets a provider discard them, so that no promise is broken then,
+// but programs that have run over TCP close as soon as they have sent.
+#include <string.h>
+
+#include "tests/fi/fabric.h"
+
+namespace verbena::fi_test {
+namespace {
+
+constexpr size_t kBytes = 64;
+constexpr int kLimitMs = 8000;  // what is lost once and again is sent a third time after 2.2 s
+
+void AwaitMessage(Peer& peer, Memory& memory, uint32_t seed) {
+  const auto got = AwaitAny(peer.RxCq(), kLimitMs);
+  Expect(got.has_value() && got->error == 0, "it does not come: error %d",
+         got.has_value() ? got->error : 0);
+  Expect(memory.Has(seed, kBytes), "its bytes are wrong");
+}
+
+void Inject(Peer& peer, Memory& memory) {
+  Need(Post([&] { return fi_inject(peer.ep, memory.data(), kBytes, peer.other); }), "fi_inject");
+}
+
+FI_CASE("injected_before_the_close", kReliable, 30) {
+  Pair pair;
+  Memory from(pair.a(), kBytes), to(pair.b(), kBytes);
+  from.Fill(1);
+  Receive(pair.b(), to);
+  Inject(pair.a(), from);
+  Need(pair.a().ep.Close(), "fi_close");
+  AwaitMessage(pair.b(), to, 1);
+}
+
+FI_CASE("injected_before_the_shutdown", kMsg, 30) {
+  Pair pair;
+  Memory from(pair.a(), kBytes), to(pair.b(), kBytes);
+  from.Fill(2);
+  Receive(pair.b(), to);
+  Inject(pair.a(), from);
+  Need(fi_shutdown(pair.a().ep, 0), "fi_shutdown");
+  AwaitMessage(pair.b(), to, 2);
+}
+
+// Who has a message closes, and its acknowledgement does not come.
+FI_CASE("sent_to_who_closes", kMsg, 30) {
+  for (const bool shuts_down : {false, true}) {
+    Pair pair;
+    Memory from(pair.a(), kBytes), to(pair.b(), kBytes);
+    from.Fill(3);
+    Receive(pair.b(), to);
+    Send(pair.a(), from);
+    AwaitMessage(pair.b(), to, 3);
+    if (shuts_down) {
+      Need(fi_shutdown(pair.b().ep, 0), "fi_shutdown");
+    } else {
+      Need(pair.b().ep.Close(), "fi_close");
+    }
+    const auto sent = AwaitAny(pair.a().TxCq(), kLimitMs);
+    Expect(sent.has_value() && sent->error == 0, "what has come has failed: error %d",
+           sent.has_value() ? sent->error : 0);
+    Expect(AwaitEvent(*pair.a().eq, FI_SHUTDOWN, "of who sent").fid == pair.a().ep.Base(),
+           "another's end");
+  }
+}
+
+// Nobody takes it: the close does not wait for long.
+FI_CASE("close_without_a_receive", kReliable, 30) {
+  Pair pair;
+  Memory from(pair.a(), kBytes);
+  Inject(pair.a(), from);
+  const long begin = NowMs();
+  Need(pair.a().ep.Close(), "fi_close");
+  Expect(NowMs() - begin < 1000 * Patience(), "it takes %ld ms", NowMs() - begin);
+}
+
+}  // namespace
+}  // namespace verbena::fi_test
