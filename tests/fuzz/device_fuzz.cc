@@ -4,8 +4,7 @@
 //
 //   alice, bob   honest, connected to each other by RC; bob's vault is open to that connection
 //   mallory      hostile, on alice's NIC; bob has a second QP connected to her and a UD QP that
-//                listens: to these she may send, and write into the window he opened to her. His
-//                other memory is none of hers, though she knows all addresses and keys.
+//                listens: to these she may send, and write into the one window he opened to her
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -317,6 +316,7 @@ class Stage {
         Gid gid = TestWorld::GidOf(input.Take<uint8_t>() % 3);
         std::memcpy(request.attr.ah_attr.dgid, gid.raw.data(), 16);
         request.attr.timeout = request.attr.rnr_retry = input.Take<uint8_t>() % 32;
+        request.has_peer_psn = request.peer_psn = Word(input);
         Fill(command, request);
         break;
       }
