@@ -1,5 +1,4 @@
 // Passive endpoints: they listen, and hand out requests for connections.
-#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string>
