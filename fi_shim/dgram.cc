@@ -276,6 +276,7 @@ void OnDeath(Endpoint* ep, HwCq* hw) {
 
 constexpr EndpointKind kDgramKind = {
     .enable = Enable,
+    .await_sends = nullptr,
     .destroy = Destroy,
     .post = Post,
     .on_send = OnSend,

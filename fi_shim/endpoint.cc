@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/client/no_cancel.h"
 #include "fi_shim/copy_info.h"
 #include "fi_shim/host.h"
 #include "fi_shim/protection.h"
@@ -168,6 +169,8 @@ int Control(fid* fid, int command, void* arg) {
 int Close(fid* fid) {
   Endpoint* ep = ToEndpoint(fid);
   if (ep->users.load() != 0) return -FI_EBUSY;
+  client::NoCancel no_cancel;
+  if (ep->kind->await_sends != nullptr) ep->kind->await_sends(ep);
   // What is done already is told: the CQ may outlive its endpoint.
   if (ep->tx_hw != nullptr) Progress(ep->tx_hw);
   if (ep->rx_hw != nullptr && ep->rx_hw != ep->tx_hw) Progress(ep->rx_hw);

@@ -212,6 +212,8 @@ int GetOpFlags(uint64_t tx_op_flags, uint64_t rx_op_flags, uint64_t* flags);
 struct EndpointKind {
   // Makes what fi_enable makes. 0 or a negative FI errno.
   int (*enable)(Endpoint*);
+  // Before it is closed: waits, for a while, until peers have what was posted. May be nullptr.
+  void (*await_sends)(Endpoint*);
   void (*destroy)(Endpoint*);
   // Posts one request: the endpoint's lock is not held. -FI_EAGAIN: no room, or its way to the peer
   // is not there yet.

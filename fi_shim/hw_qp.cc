@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "core/clock/monotonic_clock.h"
 #include "fi_shim/endpoint.h"
 
 namespace verbena::fi {
@@ -92,6 +93,13 @@ int FailHwQp(HwQp* qp, std::optional<uint32_t> peer_psn) {
 
 int QueryHwQp(const HwQp& qp, shm::QueryQpReply* out) {
   return Execute(qp.domain, shm::CommandOp::kQueryQp, shm::HandleRequest{qp.handle, 0}, out);
+}
+
+bool IsWorthWaiting(const HwQp& qp, Linger* linger) {
+  if (linger->is_over()) return false;
+  shm::QueryQpReply now = {};
+  if (QueryHwQp(qp, &now) != 0) return false;
+  return linger->Waits(ReadMonotonicClock().ns / 1'000'000, now);
 }
 
 int InitHwQp(HwQp* qp, uint32_t access) {

@@ -8,6 +8,7 @@
 #include "core/ring/work_queue.h"
 #include "core/shm/cm.h"
 #include "fi_shim/hw_cq.h"
+#include "fi_shim/linger.h"
 #include "fi_shim/objects.h"
 
 namespace verbena::fi {
@@ -43,7 +44,10 @@ int ModifyHwQp(HwQp* qp, uint32_t mask, const shm::QpAttr& attr);
 // To the error state: what is posted is flushed, but for what the peer is known to have carried out
 // (`peer_psn`: all requests before it).
 int FailHwQp(HwQp* qp, std::optional<uint32_t> peer_psn = std::nullopt);
+// -FI_EINVAL: there is no such QP; -FI_EIO: the daemon is gone.
 int QueryHwQp(const HwQp& qp, shm::QueryQpReply* out);
+// Whether to wait longer for what was posted to send, as the NIC says now.
+bool IsWorthWaiting(const HwQp& qp, Linger* linger);
 // To INIT, with what peers may do.
 int InitHwQp(HwQp* qp, uint32_t access);
 

@@ -4,43 +4,31 @@
 
 #include <algorithm>
 
-#include "core/clock/monotonic_clock.h"
+#include "core/base/types.h"
 
 namespace verbena::fi {
-namespace {
 
-// A QP of ours sends again what nobody has acknowledged for 1.07 s (twice the ACK timeout of
-// rdma_cm's connections).
-constexpr int64_t kSilenceMs = 2'500;
-constexpr int64_t kRefusedMs = 100;
-constexpr int64_t kFirstPauseNs = 20'000, kLastPauseNs = 1'000'000;
-
-int64_t NowMs() { return ReadMonotonicClock().ns / 1'000'000; }
-
-}  // namespace
-
-Linger::Linger() : begin_ms_(NowMs()) {}
-
-bool Linger::Waits(const HwQp& qp) {
-  if (pause_ns_ != 0) {
-    const timespec pause = {.tv_sec = 0, .tv_nsec = pause_ns_};
-    nanosleep(&pause, nullptr);
-  }
-  pause_ns_ = std::clamp(2 * pause_ns_, kFirstPauseNs, kLastPauseNs);
-  shm::QueryQpReply now = {};
-  if (QueryHwQp(qp, &now) != 0 || now.has_unfinished == 0) return false;
-  const auto state = static_cast<QpState>(now.attr.qp_state);
+bool Linger::Waits(int64_t now_ms, const shm::QueryQpReply& reply) {
+  if (is_over_) return false;
+  const auto state = static_cast<QpState>(reply.attr.qp_state);
   const bool may_send = state == QpState::kRts || state == QpState::kInit;  // or will be connected
-  if (!may_send) return false;
-  const bool is_new = qp.handle != asked_;
-  if (is_new || now.unacked_psn != unacked_psn_) {
-    asked_ = qp.handle;
-    unacked_psn_ = now.unacked_psn;
-    progress_ms_ = is_new ? begin_ms_ : NowMs();
+  if (begin_ms_ < 0) begin_ms_ = progress_ms_ = now_ms;
+  if (reply.unacked_psn != unacked_psn_) {
+    unacked_psn_ = reply.unacked_psn;
+    progress_ms_ = now_ms;
     is_refused_ = false;
   }
-  is_refused_ = is_refused_ || now.awaits_receive != 0;
-  return NowMs() - progress_ms_ < (is_refused_ ? kRefusedMs : kSilenceMs);
+  is_refused_ = is_refused_ || reply.awaits_receive != 0;
+  is_over_ = reply.has_unfinished == 0 || !may_send || now_ms - begin_ms_ >= kLimitMs ||
+             now_ms - progress_ms_ >= (is_refused_ ? kRefusedMs : kSilenceMs);
+  return !is_over_;
+}
+
+void LingerPause::Sleep() {
+  constexpr int64_t kMaxNs = 1'000'000;
+  const timespec pause = {.tv_sec = 0, .tv_nsec = next_ns_};
+  nanosleep(&pause, nullptr);
+  next_ns_ = std::min(2 * next_ns_, kMaxNs);
 }
 
 }  // namespace verbena::fi

@@ -200,6 +200,7 @@ void OnDeath(Endpoint* base, HwCq* hw) {
 
 constexpr EndpointKind kMsgKind = {
     .enable = Enable,
+    .await_sends = AwaitSends,
     .destroy = Destroy,
     .post = Post,
     .on_send = OnSend,

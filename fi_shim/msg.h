@@ -94,8 +94,10 @@ int Resume(MsgEndpoint* ep);
 
 // --- msg_end.cc
 int ShutDown(fid_ep* ep, uint64_t flags);  // fi_shutdown(3)
-// The same of who is about to be closed: nobody is told of what is outstanding.
-void Leave(MsgEndpoint* ep);
+// Until the peer's NIC has what was posted, or for a while. It may end the connection meanwhile.
+void AwaitSends(Endpoint* ep);
+// Ends it and tells the peer, but none of who waits here. False: it was not connected any more.
+bool Leave(MsgEndpoint* ep);
 void EndConnection(MsgEndpoint* ep, bool is_told);
 // The peer has asked for it. `peer_psn`: as shm::CmEvent's.
 void EndByPeer(MsgEndpoint* ep, uint32_t peer_psn);

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "core/client/no_cancel.h"
 #include "core/shm/cm.h"
 #include "fi_shim/linger.h"
 #include "fi_shim/msg.h"
@@ -48,17 +49,6 @@ void Disconnect(MsgEndpoint* ep) {
   AskCm(&ep->id, shm::CmOp::kDisconnect, is_known ? shm::kCmNamesPsn | now.attr.rq_psn : 0);
 }
 
-// Before the QP goes. The peer may end the connection meanwhile.
-void AwaitSends(MsgEndpoint* ep) {
-  {
-    Guard guard(ep->lock);
-    if (ep->sends.taken() == 0) return;
-  }
-  ep->domain->session->RingDoorbell(ep->qp.doorbell);  // for what was posted with FI_MORE
-  Linger linger;
-  while (IsConnected(ep) && linger.Waits(ep->qp)) TryAskChannel(ep->channel);
-}
-
 }  // namespace
 
 int ShutDown(fid_ep* fid, uint64_t flags) {
@@ -68,17 +58,39 @@ int ShutDown(fid_ep* fid, uint64_t flags) {
   if (state == ConnectionState::kNone || state == ConnectionState::kConnecting) {
     return -FI_ENOTCONN;
   }
-  if (state == ConnectionState::kConnected) AwaitSends(ep);
-  if (Stop(ep) == ConnectionState::kEnded) return 0;
-  Disconnect(ep);
-  Flush(ep);
+  client::NoCancel no_cancel;
+  AwaitSends(ep);
+  if (Leave(ep)) Flush(ep);
   return 0;
 }
 
-void Leave(MsgEndpoint* ep) {
-  if (IsConnected(ep)) AwaitSends(ep);
-  if (IsConnected(ep) && Stop(ep) != ConnectionState::kEnded) Disconnect(ep);
+void AwaitSends(Endpoint* base) {
+  auto* ep = static_cast<MsgEndpoint*>(base);
+  if (!IsConnected(ep) || ep->domain->session->KnownDead()) return;
+  {
+    Guard guard(ep->lock);
+    if (ep->sends.taken() == 0) return;
+  }
+  ep->domain->session->RingDoorbell(ep->qp.doorbell);  // for what was posted with FI_MORE
+  Linger linger;
+  LingerPause pause;
+  while (IsConnected(ep) && IsWorthWaiting(ep->qp, &linger)) {
+    pause.Sleep();
+    TryAskChannel(ep->channel);  // the peer may end the connection meanwhile
+  }
+}
+
+bool Leave(MsgEndpoint* ep) {
+  const ConnectionState state = ep->state.load();
+  // Before the RTU the NIC refuses; then the identifier's end is a REJ.
+  const bool is_asked =
+      state == ConnectionState::kConnected || state == ConnectionState::kAccepting;
+  if (is_asked && Stop(ep) != ConnectionState::kEnded) {
+    Disconnect(ep);
+    return true;
+  }
   ep->state.store(ConnectionState::kEnded);
+  return false;
 }
 
 void EndConnection(MsgEndpoint* ep, bool is_told) {

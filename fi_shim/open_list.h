@@ -15,6 +15,7 @@ class OpenList {
     client::MutexGuard guard(mutex_);
     *Place([](const T&) { return false; }) = object;
   }
+  // Precondition: it is in the list.
   void Remove(T* object) {
     client::MutexGuard guard(mutex_);
     *Place([object](const T& other) { return &other == object; }) = object->next_open;

@@ -158,26 +158,33 @@ void DropWriteCompletions(RdmEndpoint* ep) {
       [ep](const shm::Cqe& cqe) { return cqe.is_send == 0 && cqe.wr_id == ReceiveIdOf(ep); });
 }
 
-// Nobody posts any more, so that lanes stay.
-void AwaitSends(RdmEndpoint* ep) {
-  Linger linger;
+// Nobody posts any more, so that lanes stay. What is posted anew after a failure, as nobody reads
+// of it here, is not waited for.
+void AwaitSends(Endpoint* base) {
+  auto* ep = static_cast<RdmEndpoint*>(base);
+  if (ep->domain->session->KnownDead()) return;
   const auto may_finish = [ep](const Lane& lane, HwQp* qp) {
     Guard guard(ep->lock);
     RingHeld(ep);
     *qp = lane.qp;
     return lane.MayBeRung() && lane.outstanding() != 0;
   };
-  for (const Lane* lane = ep->lanes.first(); lane != nullptr; lane = lane->next) {
-    HwQp qp;
-    while (may_finish(*lane, &qp) && linger.Waits(qp)) PumpLanes(ep);
+  LingerPause pause;
+  for (;;) {
+    bool waits = false;
+    for (Lane* lane = ep->lanes.first(); lane != nullptr; lane = lane->next) {
+      HwQp qp;
+      if (may_finish(*lane, &qp) && IsWorthWaiting(qp, &lane->linger)) waits = true;
+    }
+    if (!waits) return;
+    pause.Sleep();
+    PumpLanes(ep);
   }
 }
 
 // While its queues are there another thread may be in its `progress`.
 void Destroy(Endpoint* base) {
   auto* ep = static_cast<RdmEndpoint*>(base);
-  client::NoCancel no_cancel;
-  AwaitSends(ep);
   CloseLanes(ep);
   UnmakePlace(ep);
   DropWriteCompletions(ep);
@@ -191,6 +198,7 @@ void Destroy(Endpoint* base) {
 
 constexpr EndpointKind kRdmKind = {
     .enable = Enable,
+    .await_sends = AwaitSends,
     .destroy = Destroy,
     .post = Post,
     .on_send = OnSend,

@@ -58,6 +58,7 @@ struct Lane {
   shm::CmHandle id = 0;
   uint32_t number = 0;  // of its connections: cookie of events
   bool has_route = false;
+  Linger linger;  // of who closes the endpoint
 
   uint32_t names = 0;  // LaneTable
   Lane* next = nullptr;

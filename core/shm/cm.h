@@ -48,14 +48,13 @@ enum class CmOp : uint32_t {
   kAccept = 13,        // connect (`cookie` names the identifier from now on)
   kReject = 14,        // reject
   kEstablish = 15,     // the active side's RTU where the program owns the QP (rdma_establish)
-  kDisconnect =
-      16,        // number: 0, or kCmNamesPsn and a PSN, which comes with the peer's DISCONNECTED
-  kNotify = 17,  // number: IBV_EVENT_COMM_EST; others EINVAL
-  kInitQpAttr = 18,  // number: enum ibv_qp_state -> qp_attr
-  kSetOption = 19,   // option
-  kJoinMcast = 20,   // join -> handle of the membership, then event MULTICAST_JOIN or _ERROR
-  kLeaveMcast = 21,  // handle: membership -> number: events of it that were taken
-  kWriteEvent = 22,  // user -> that event, in the identifier's channel behind those that wait
+  kDisconnect = 16,    // number: 0, or kCmNamesPsn and a PSN, for the peer
+  kNotify = 17,        // number: IBV_EVENT_COMM_EST; others EINVAL
+  kInitQpAttr = 18,    // number: enum ibv_qp_state -> qp_attr
+  kSetOption = 19,     // option
+  kJoinMcast = 20,     // join -> handle of the membership, then event MULTICAST_JOIN or _ERROR
+  kLeaveMcast = 21,    // handle: membership -> number: events of it that were taken
+  kWriteEvent = 22,    // user -> that event, in the identifier's channel behind those that wait
   // place. An identifier of kPortSpaceRdm, bound and not listening: the daemon accepts lanes to
   // the place by itself, from now until the identifier goes (rdm.h). No events come of it. Errors
   // as kListen's.
@@ -72,7 +71,7 @@ struct CmAddress {
 };
 static_assert(sizeof(CmAddress) == 28);
 
-// With a PSN: all requests before it that came from who is told have been carried out.
+// In a number, with a PSN: all requests before it that came from who is told have been carried out.
 inline constexpr uint32_t kCmNamesPsn = 1u << 31;
 
 // Of enum rdma_cm_event_type since v60: written by the program, and by its library to itself.

@@ -441,8 +441,9 @@ struct ModifyQpRequest {
   // With kRateLimit: 0 is what the NIC finds right.
   uint32_t max_burst_bytes = 0;
   uint32_t typical_packet_bytes = 0;
-  // RC: the peer has said by other means than an ACK, as its connection's end, that it has carried
-  // out all requests before `peer_psn`. They complete before anything else is done.
+  // Of RC, to the error state and with no other bit: the peer has said by other means than an ACK,
+  // as its connection's end, that it has carried out all requests before `peer_psn`. They complete
+  // first; the rest is flushed.
   uint32_t has_peer_psn = 0;
   uint32_t peer_psn = 0;
 };

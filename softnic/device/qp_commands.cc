@@ -203,7 +203,9 @@ int DeviceCore::ModifyQp(Command& command) {
 int DeviceCore::Modify(DeviceQp& qp, shm::ModifyQpRequest& request) {
   if (int error = CheckRate(request); error != 0) return error;
   if (request.has_peer_psn != 0) {
-    if (qp.service() != Service::kRc) return EINVAL;
+    const bool ends = request.mask == shm::qp_mask::kState &&
+                      request.attr.qp_state == static_cast<uint32_t>(QpState::kErr);
+    if (qp.service() != Service::kRc || !ends) return EINVAL;
     qp.transport->OnPdu(now_, AckBefore(Psn(request.peer_psn)));
   }
   if ((request.mask & shm::qp_mask::kAv) != 0) ResolveLid(*qp.nic, &request.attr.ah_attr);

@@ -4,7 +4,8 @@
 //
 //   alice, bob   honest, connected to each other by RC; bob's vault is open to that connection
 //   mallory      hostile, on alice's NIC; bob has a second QP connected to her and a UD QP that
-//                listens: to these she may send, and write into the one window he opened to her
+//                listens: to these she may send, and write into the window he opened to her. His
+//                other memory is none of hers, though she knows all addresses and keys.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -72,8 +73,7 @@ class Stage {
     private_.fill(0x50);
     private_model_ = private_;
     source_.fill(0x51);
-    guarded_.fill(0x52);
-    // The window lies amid memory that was not opened.
+    guarded_.fill(0x52);  // the window lies amid memory that was not opened
     VERBENA_CHECK(bob_.RegMr(open_pd_, guarded_.data() + 256, 256, kRemote, &window_mr_) == 0);
     VERBENA_CHECK(bob_.RegMr(open_pd_, mailbox_.data(), mailbox_.size(), access::kLocalWrite,
                              &mailbox_mr_) == 0);

@@ -54,6 +54,13 @@ void Responder::OnModify() {
 
 void Responder::Halt() {
   is_halted_ = true;
+  // The peer has a part of the answers of these, perhaps, and goes on asking in their middle.
+  for (uint32_t i = 0; i < ops_.size(); ++i) {
+    const Op& op = ops_[i];
+    if (op.is_duplicate) continue;
+    if (op.kind != OpKind::kRead && op.kind != OpKind::kAtomic) break;
+    done_psn_ = op.psn + op.psn_count;
+  }
   results_to_ignore_ = dma_outstanding_;
   ops_.Clear();
   reads_waiting_ = invalidations_waiting_ = read_sent_bytes_ = 0;

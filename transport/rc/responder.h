@@ -43,7 +43,7 @@ class Responder {
 
   bool CanAccept(const Pdu& pdu) const;
   Psn expected_psn() const { return epsn_; }
-  Psn done_psn() const { return done_psn_; }
+  Psn done_psn() const { return done_psn_; }  // all before it is done, or answered in part
   bool IsNext(Psn psn) const { return !is_halted_ && psn == epsn_; }
   // True if the request was the one expected, and is executed.
   bool OnPdu(const Pdu& pdu, const OpcodeInfo& info);

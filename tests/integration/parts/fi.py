@@ -257,7 +257,9 @@ LOST_ACKNOWLEDGEMENTS = "drop opcode=ack service=rc dir=out"
 def last_messages(case):
     """What an endpoint sends before it is closed arrives, and what arrived before the other is counts as sent."""
     close, shutdown = "injected_before_the_close", "injected_before_the_shutdown"
-    for endpoint, name in (("msg", close), ("msg", shutdown), ("rdm", close)):
+    counted = "counted_by_the_close"
+    for endpoint, name in (("msg", close), ("msg", shutdown), ("msg", counted), ("rdm", close),
+                           ("rdm", counted)):
         under_faults(case, [LOST_MESSAGE], "fi_last_messages", endpoint, name)
     under_faults(case, [LOST_ACKNOWLEDGEMENTS], "fi_last_messages", "msg", "sent_to_who_closes")
     for endpoint in ("msg", "rdm"):
