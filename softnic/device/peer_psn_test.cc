@@ -37,8 +37,11 @@ class PeerPsn : public Wire {
     return Query(bob, qp_b).attr.rq_psn;
   }
   int FailAlice(uint32_t peer_psn) {
-    shm::ModifyQpRequest request{qp_a.handle, shm::qp_mask::kState, {}};
-    request.attr.qp_state = static_cast<uint32_t>(QpState::kErr);
+    return ModifyAlice(peer_psn, QpState::kErr, shm::qp_mask::kState);
+  }
+  int ModifyAlice(uint32_t peer_psn, QpState state, uint32_t mask) {
+    shm::ModifyQpRequest request{qp_a.handle, mask, {}};
+    request.attr.qp_state = static_cast<uint32_t>(state);
     request.has_peer_psn = 1;
     request.peer_psn = peer_psn;
     shm::ModifyQpReply reply{};
@@ -114,6 +117,19 @@ TEST_P(PeerPsn, OfAQpThatIsNotConnectedSaysNothing) {
   Connect(Service::kUc);
   EXPECT_EQ(FailAlice(5), EINVAL);
   EXPECT_EQ(alice.StateOf(qp_a), QpState::kRts) << "and nothing is changed";
+}
+
+TEST_P(PeerPsn, IsOfAnEndAndOfNothingElse) {
+  Send(1);
+  const uint32_t next = Query(bob, qp_b).attr.rq_psn;
+  constexpr uint32_t kState = shm::qp_mask::kState;
+  EXPECT_EQ(ModifyAlice(next, QpState::kSqd, kState), EINVAL);
+  EXPECT_EQ(ModifyAlice(next, QpState::kErr, kState | shm::qp_mask::kQkey), EINVAL);
+  EXPECT_EQ(ModifyAlice(next, QpState::kErr, 0), EINVAL);
+  EXPECT_TRUE(Told().empty());
+  EXPECT_EQ(Query(alice, qp_a).has_unfinished, 1);
+  ASSERT_EQ(FailAlice(next), 0);
+  EXPECT_EQ(Told(), std::vector{kDone});
 }
 
 TEST_P(PeerPsn, AQueryTellsHowFarSendsHaveCome) {

@@ -99,6 +99,35 @@ TEST_F(RcScript, ReadWaitsForWritesAndHoldsBackLaterOnes) {
   EXPECT_TRUE(pair_.qps[RcPair::kB]->CanAccept(Request(Opcode::kWriteOnly, 102, 8)));
 }
 
+// Where a QP that failed, or one set up anew in its place, would go on.
+class RcHalted : public RcScript {
+ protected:
+  uint32_t NextPsn() {
+    EXPECT_EQ(pair_.ModifyTo(RcPair::kB, QpState::kErr), 0);
+    shm::QpAttr attr{};
+    pair_.qps[RcPair::kB]->Query(attr);
+    return attr.rq_psn;
+  }
+};
+
+TEST_F(RcHalted, BehindWhatIsPlacedAndNoFurther) {
+  Deliver(Request(Opcode::kWriteOnly, kEpsn, 64));
+  holds_placements_ = true;
+  Deliver(Request(Opcode::kWriteOnly, kEpsn + 1, 64));
+  EXPECT_EQ(NextPsn(), kEpsn + 1);
+}
+
+// The peer has a part of the response, and asks for the rest, as of a READ that is known.
+TEST_F(RcHalted, BehindAReadThatIsAnsweredInPart) {
+  Pdu read = Request(Opcode::kReadRequest, kEpsn);
+  read.dma_length = 3 * kMtu;
+  Deliver(read);
+  NextResponse();
+  holds_placements_ = true;
+  Deliver(Request(Opcode::kWriteOnly, kEpsn + 3, 64));
+  EXPECT_EQ(NextPsn(), kEpsn + 3);
+}
+
 // What follows must find the key revoked, not be let in before that and written after it.
 TEST_F(RcScript, AnInvalidationHoldsBackWhatFollowsIt) {
   const MemoryId revoked = pair_.NewRegion(64);
