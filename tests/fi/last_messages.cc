@@ -1,7 +1,7 @@
 // What becomes of the last messages of an endpoint that is closed, where the network loses packets:
 // fault rules say which. fi_cm(3) lets a provider discard them, so that no promise is broken then,
 // but programs that have run over TCP close as soon as they have sent.
-#include <string.h>
+#include <functional>
 
 #include "tests/fi/fabric.h"
 
@@ -22,40 +22,33 @@ void Inject(Peer& peer, Memory& memory) {
   Need(Post([&] { return fi_inject(peer.ep, memory.data(), kBytes, peer.other); }), "fi_inject");
 }
 
-FI_CASE("injected_before_the_close", kReliable, 30) {
+// Nobody but the endpoint knows of the message by the time that `end` ends it.
+void InjectAndEnd(const std::function<void(Peer&)>& end) {
   Pair pair;
   Memory from(pair.a(), kBytes), to(pair.b(), kBytes);
   from.Fill(1);
   Receive(pair.b(), to);
   Inject(pair.a(), from);
-  Need(pair.a().ep.Close(), "fi_close");
+  end(pair.a());
   AwaitMessage(pair.b(), to, 1);
 }
 
-FI_CASE("injected_before_the_shutdown", kMsg, 30) {
-  Pair pair;
-  Memory from(pair.a(), kBytes), to(pair.b(), kBytes);
-  from.Fill(2);
-  Receive(pair.b(), to);
-  Inject(pair.a(), from);
-  Need(fi_shutdown(pair.a().ep, 0), "fi_shutdown");
-  AwaitMessage(pair.b(), to, 2);
-}
+void Close(Peer& peer) { Need(peer.ep.Close(), "fi_close"); }
+void ShutDown(Peer& peer) { Need(fi_shutdown(peer.ep, 0), "fi_shutdown"); }
+
+FI_CASE("injected_before_the_close", kReliable, 30) { InjectAndEnd(Close); }
+FI_CASE("injected_before_the_shutdown", kMsg, 30) { InjectAndEnd(ShutDown); }
 
 // Who has a message closes, and its acknowledgement does not come.
 FI_CASE("sent_to_who_closes", kMsg, 30) {
-  for (const bool shuts_down : {false, true}) {
+  for (const auto end : {Close, ShutDown}) {
     Pair pair;
     Memory from(pair.a(), kBytes), to(pair.b(), kBytes);
     from.Fill(3);
     Receive(pair.b(), to);
     Send(pair.a(), from);
     AwaitMessage(pair.b(), to, 3);
-    if (shuts_down) {
-      Need(fi_shutdown(pair.b().ep, 0), "fi_shutdown");
-    } else {
-      Need(pair.b().ep.Close(), "fi_close");
-    }
+    end(pair.b());
     const auto sent = AwaitAny(pair.a().TxCq(), kLimitMs);
     Expect(sent.has_value() && sent->error == 0, "what has come has failed: error %d",
            sent.has_value() ? sent->error : 0);
@@ -69,7 +62,7 @@ FI_CASE("close_without_a_receive", kReliable, 30) {
   Pair pair;
   Memory from(pair.a(), kBytes);
   Inject(pair.a(), from);
-  Need(pair.a().ep.Close(), "fi_close");
+  Close(pair.a());
 }
 
 // Who counts what it has sent counts what its close has waited for, too.
@@ -85,7 +78,7 @@ FI_CASE("counted_by_the_close", kReliable, 30) {
   from.Fill(4);
   Receive(pair.b(), to);
   Send(pair.a(), from);
-  Need(pair.a().ep.Close(), "fi_close");
+  Close(pair.a());
   AwaitMessage(pair.b(), to, 4);
   Expect(fi_cntr_read(cntr) == 1, "the counter says %lu", fi_cntr_read(cntr));
   Need(cntr.Close(), "fi_close of the counter");
