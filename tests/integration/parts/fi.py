@@ -223,7 +223,7 @@ def requests_name_their_nic(case):
 
 
 def under_faults(case, rules, program, endpoint, *cases):
-    """The named cases of a suite of ours, where the network does what the rules say: all are kept."""
+    """Cases of a suite of ours, each by a part of its name, where the network does what the rules say."""
     path = case.dir / "rules"
     path.write_text("".join(f"{rule}\n" for rule in rules))
     process = case.run([VERBENA, "run", "--private", "--nics=2", "--faults", path, "--",
@@ -231,10 +231,9 @@ def under_faults(case, rules, program, endpoint, *cases):
                         "--json", "--patience", PATIENCE,
                         *(word for name in cases for word in ("--case", name))], 60,
                        name=program, env=clean_environment() | QUIET)
-    answers = [(answer["case"], answer["verdict"], answer["reason"])
-               for answer in json.loads(process.out)]
-    check([(name, verdict) for name, verdict, _ in answers] == [(name, "yes") for name in sorted(cases)],
-          f"{answers}")
+    answers = json.loads(process.out)
+    found = [answer["verdict"] for answer in answers]
+    check(found == ["yes"] * len(cases), f"{answers}")
 
 
 SLOW_HANDSHAKES = "delay for=300ms service=ud dest_qp=1 dir=out"
