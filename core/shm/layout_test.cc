@@ -17,7 +17,7 @@
 namespace verbena::shm {
 namespace {
 
-static_assert(kAbiVersion == 12, "the offsets below belong to this version");
+static_assert(kAbiVersion == 13, "the offsets below belong to this version");
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -32,11 +32,12 @@ static_assert(sizeof(Hello) == 104 && offsetof(Hello, netns) == 96);
 static_assert(std::is_trivially_copyable_v<ListReply> && std::is_trivially_copyable_v<FdMessage>);
 
 static_assert(std::is_trivially_copyable_v<CmRequest> && std::is_trivially_copyable_v<CmReply>);
-static_assert(sizeof(CmRequest) == 328 && sizeof(CmReply) == 360 && sizeof(CmWelcome) == 16);
+static_assert(sizeof(CmRequest) == 328 && sizeof(CmReply) == 368 && sizeof(CmWelcome) == 16);
 
 static_assert(kIsPlain<RecvMark> && kIsPlain<RdmCounter>);
 static_assert(sizeof(CreatePlaceRequest) == 56 && sizeof(QuerySourceReply) == 32);
 static_assert(sizeof(RdmRequestData) == 36 && sizeof(RdmRejectData) == 4);
+static_assert(sizeof(ModifyQpRequest) == 164 && sizeof(QueryQpReply) == 148);
 static_assert(sizeof(RegMrRequest) == 440 && sizeof(CreateSrqRequest) == 40);
 
 static_assert(offsetof(SendWqe, wr_id) == 0 && offsetof(SendWqe, opcode) == 8);
