@@ -423,8 +423,6 @@ def cases(thorough):
              pingpong("verbena", "dgram", DATAGRAM_SIZES, "two hosts"), 150),
         Spec("fi_pingpong msg, 1 % loss", pingpong("verbena", "msg", SIZES, "1 % loss"), 150),
         Spec("fi_pingpong rdm, 1 % loss", pingpong("verbena", "rdm", SIZES, "1 % loss"), 150),
-        Spec("fi_pingpong rdm, not by rxm, 1 % loss",
-             pingpong("verbena", "rdm", SIZES, "1 % loss", excluded="^ofi_rxm,ofi_rxd"), 150),
         Spec(f"openmpi over {LAYERED}, two hosts", mpi_on_two_hosts(mpi, 600, False), 1200),
         Spec(f"openmpi over {LAYERED}, 1 % loss", mpi_on_two_hosts(mpi, 600, True), 1200),
     ]
