@@ -11,12 +11,23 @@ namespace {
 constexpr size_t kBytes = 64;
 constexpr int kLimitMs = 8000;  // what is lost once and again is sent a third time after 2.2 s
 
-void AwaitMessage(Peer& peer, Memory& memory, uint32_t seed) {
-  const auto got = AwaitAny(peer.RxCq(), kLimitMs);
-  Expect(got.has_value() && got->error == 0, "it does not come: error %d",
-         got.has_value() ? got->error : 0);
-  Expect(memory.Has(seed, kBytes), "its bytes are wrong");
-}
+// A message from a to b, which has a receive for it.
+struct Exchange {
+  explicit Exchange(const Wish& a_wish = {}) : pair(a_wish, {}) {
+    from.Fill(1);
+    Receive(b, to);
+  }
+  void AwaitMessage() {
+    const auto got = AwaitAny(b.RxCq(), kLimitMs);
+    Expect(got.has_value() && got->error == 0, "it does not come: error %d",
+           got.has_value() ? got->error : 0);
+    Expect(to.Has(1, kBytes), "its bytes are wrong");
+  }
+  Pair pair;
+  Peer& a = pair.a();
+  Peer& b = pair.b();
+  Memory from{a, kBytes}, to{b, kBytes};
+};
 
 void Inject(Peer& peer, Memory& memory) {
   Need(Post([&] { return fi_inject(peer.ep, memory.data(), kBytes, peer.other); }), "fi_inject");
@@ -24,13 +35,10 @@ void Inject(Peer& peer, Memory& memory) {
 
 // Nobody but the endpoint knows of the message by the time that `end` ends it.
 void InjectAndEnd(const std::function<void(Peer&)>& end) {
-  Pair pair;
-  Memory from(pair.a(), kBytes), to(pair.b(), kBytes);
-  from.Fill(1);
-  Receive(pair.b(), to);
-  Inject(pair.a(), from);
-  end(pair.a());
-  AwaitMessage(pair.b(), to, 1);
+  Exchange exchange;
+  Inject(exchange.a, exchange.from);
+  end(exchange.a);
+  exchange.AwaitMessage();
 }
 
 void Close(Peer& peer) { Need(peer.ep.Close(), "fi_close"); }
@@ -42,17 +50,14 @@ FI_CASE("injected_before_the_shutdown", kMsg, 30) { InjectAndEnd(ShutDown); }
 // Who has a message closes, and its acknowledgement does not come.
 FI_CASE("sent_to_who_closes", kMsg, 30) {
   for (const auto end : {Close, ShutDown}) {
-    Pair pair;
-    Memory from(pair.a(), kBytes), to(pair.b(), kBytes);
-    from.Fill(3);
-    Receive(pair.b(), to);
-    Send(pair.a(), from);
-    AwaitMessage(pair.b(), to, 3);
-    end(pair.b());
-    const auto sent = AwaitAny(pair.a().TxCq(), kLimitMs);
+    Exchange exchange;
+    Send(exchange.a, exchange.from);
+    exchange.AwaitMessage();
+    end(exchange.b);
+    const auto sent = AwaitAny(exchange.a.TxCq(), kLimitMs);
     Expect(sent.has_value() && sent->error == 0, "what has come has failed: error %d",
            sent.has_value() ? sent->error : 0);
-    Expect(AwaitEvent(*pair.a().eq, FI_SHUTDOWN, "of who sent").fid == pair.a().ep.Base(),
+    Expect(AwaitEvent(*exchange.a.eq, FI_SHUTDOWN, "of who sent").fid == exchange.a.ep.Base(),
            "another's end");
   }
 }
@@ -73,13 +78,10 @@ FI_CASE("counted_by_the_close", kReliable, 30) {
     cntr = OpenCntr(peer.domain);
     Need(fi_ep_bind(peer.ep, cntr.Base(), FI_SEND), "fi_ep_bind");
   };
-  Pair pair(counted, {});
-  Memory from(pair.a(), kBytes), to(pair.b(), kBytes);
-  from.Fill(4);
-  Receive(pair.b(), to);
-  Send(pair.a(), from);
-  Close(pair.a());
-  AwaitMessage(pair.b(), to, 4);
+  Exchange exchange(counted);
+  Send(exchange.a, exchange.from);
+  Close(exchange.a);
+  exchange.AwaitMessage();
   Expect(fi_cntr_read(cntr) == 1, "the counter says %lu", fi_cntr_read(cntr));
   Need(cntr.Close(), "fi_close of the counter");
 }
